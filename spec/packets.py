@@ -1,0 +1,106 @@
+"""The bits of one beat on a stream, in one place for RTL, golden model and host.
+
+A packet is one tensor of one sample: pixel by pixel, channels innermost, `lanes` channels a beat.
+Fields are packed from the least significant bit in the order listed by `BeatLayout.fields`.
+A bubble is one beat whose data are zero.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from spec.formats import Fixed
+
+LABEL_BITS = 10
+"""Wide enough for the 1,000 classes of ImageNet."""
+
+
+class Kind(IntEnum):
+    """What a packet carries."""
+
+    BUBBLE = 0
+    TRAIN = 1
+    EVAL = 2
+
+
+@dataclass(frozen=True)
+class Header:
+    """The side signals of a packet; `commit` and `label` only travel forwards."""
+
+    kind: Kind
+    commit: bool = False
+    label: int = 0
+
+
+BUBBLE = Header(Kind.BUBBLE)
+
+
+@dataclass(frozen=True)
+class BeatLayout:
+    """How a beat of `lanes` elements in `format` is packed; `lanes` may be 0 (an empty packet)."""
+
+    format: Fixed
+    lanes: int
+    forward: bool
+
+    @property
+    def fields(self) -> tuple[tuple[str, int], ...]:
+        """Name and width of each field; `data` is `lanes` elements, lane 0 lowest."""
+        side = [("kind", 2), ("last", 1)]
+        if self.forward:
+            side += [("commit", 1), ("label", LABEL_BITS)]
+        return (*side, ("data", self.lanes * self.format.width))
+
+    @property
+    def width(self) -> int:
+        return sum(width for _, width in self.fields)
+
+    def pack(self, header: Header, data: Sequence[int], last: bool) -> int:
+        """The bits of one beat."""
+        mask = (1 << self.format.width) - 1
+        bits = sum((number & mask) << lane * self.format.width for lane, number in enumerate(data))
+        values = {
+            "kind": header.kind,
+            "last": last,
+            "commit": header.commit,
+            "label": header.label,
+            "data": bits,
+        }
+        beat, offset = 0, 0
+        for name, width in self.fields:
+            beat |= int(values[name]) << offset
+            offset += width
+        return beat
+
+    def unpack(self, beat: int) -> tuple[Header, list[int], bool]:
+        """The inverse of `pack`."""
+        values = {}
+        for name, width in self.fields:
+            values[name] = beat & ((1 << width) - 1)
+            beat >>= width
+        header = Header(Kind(values["kind"]), bool(values.get("commit", 0)), values.get("label", 0))
+        return header, self._elements(values["data"]), bool(values["last"])
+
+    def _elements(self, data: int) -> list[int]:
+        width = self.format.width
+        numbers = [(data >> lane * width) & ((1 << width) - 1) for lane in range(self.lanes)]
+        if self.format.signed:
+            numbers = [n - (1 << width) if n >> (width - 1) else n for n in numbers]
+        return numbers
+
+    def beats(self, header: Header, data: Sequence[int]) -> list[int]:
+        """All beats of a packet; one beat of zeros for a bubble and for an empty packet."""
+        if header.kind is Kind.BUBBLE or not self.lanes:
+            return [self.pack(header, [0] * self.lanes, last=True)]
+        count = len(data) // self.lanes
+        return [
+            self.pack(header, data[i * self.lanes : (i + 1) * self.lanes], last=i == count - 1)
+            for i in range(count)
+        ]
+
+
+def packet_crc(beats: Sequence[int], width: int) -> int:
+    """CRC-32 (as in zlib) over the beats of a packet, each `width` bits padded to whole bytes."""
+    size = (width + 7) // 8
+    return zlib.crc32(b"".join(beat.to_bytes(size, "little") for beat in beats))

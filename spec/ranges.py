@@ -1,0 +1,80 @@
+"""Calibrated ranges: where the binary point of each tensor lies.
+
+A short float run records the range of every tensor (`make calibrate`). Float sums differ between
+machines, so the ranges of the zoo's networks are committed under `spec/calibration/`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from spec.codec import content_hash, decode, encode
+from spec.errors import InputError
+from spec.files import write_text
+from spec.formats import Fixed
+from spec.network import Edge, Network
+from spec.presets import Widths
+from spec.update import ParameterFormats
+
+FOLDER = Path(__file__).parent / "calibration"
+
+
+@dataclass(frozen=True)
+class EdgeRange:
+    """Exponents e of an edge: all magnitudes lie below 2**e."""
+
+    edge: Edge
+    activation: int
+    gradient: int
+
+
+@dataclass(frozen=True)
+class ParameterRange:
+    """Exponents of a tile's weights and biases, their gradients and velocities."""
+
+    tile: str
+    weight: int
+    gradient: int
+    velocity: int
+
+    def formats(self, widths: Widths) -> ParameterFormats:
+        return ParameterFormats(
+            working=Fixed.covering(widths.working, self.weight),
+            master=Fixed.covering(widths.master, self.weight),
+            velocity=Fixed.covering(widths.velocity, self.velocity),
+            gradient=Fixed.covering(widths.weight_gradient, self.gradient),
+            stochastic=widths.stochastic_update,
+        )
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The calibrated ranges of one network."""
+
+    network_hash: str
+    edges: tuple[EdgeRange, ...]
+    parameters: tuple[ParameterRange, ...]
+
+    @classmethod
+    def load(cls, network: Network) -> "Ranges":
+        """The committed ranges; InputError when there are none for this very graph."""
+        path = FOLDER / f"{network.name}.json"
+        advice = f"run make calibrate NET={network.name}"
+        try:
+            ranges = decode(cls, json.loads(path.read_text()), path.name)
+        except FileNotFoundError:
+            raise InputError(f"{network.name} has not been calibrated: {advice}") from None
+        if not isinstance(ranges, cls) or ranges.network_hash != content_hash(network):
+            raise InputError(f"{path.name} was calibrated for another graph: {advice}")
+        return ranges
+
+    def save(self, name: str, folder: Path = FOLDER) -> Path:
+        path = folder / f"{name}.json"
+        write_text(path, json.dumps(encode(self), indent=1) + "\n")
+        return path
+
+    def edge(self, edge: Edge) -> EdgeRange:
+        return next(found for found in self.edges if found.edge == edge)
+
+    def parameter(self, tile: str) -> ParameterRange:
+        return next(found for found in self.parameters if found.tile == tile)
