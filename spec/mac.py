@@ -31,11 +31,13 @@ BLOCK_LATENCY = MEMORY_LATENCY + OPERAND_LATENCY + PRODUCT_LATENCY + ACCUMULATE_
 """Cycles from the last step of a block of the weight pass to its complete sums."""
 
 GRADIENT_ROUND_LATENCY = 1
-UPDATE_STAGES = 9
-"""Cycles from rounded gradient, weight and velocity to the write of their successors."""
+GATHER_LATENCY = 1
+"""Cycles in which gradient, weight and velocity of one turn are selected and registered."""
+UPDATE_LATENCY = 12
+"""Cycles from gathered operands to their successors."""
 
-UPDATE_TAIL = BLOCK_LATENCY + GRADIENT_ROUND_LATENCY + UPDATE_STAGES
-"""Cycles from the last step of the last block until its new weights can be read."""
+UPDATE_TAIL = BLOCK_LATENCY + GRADIENT_ROUND_LATENCY + GATHER_LATENCY + UPDATE_LATENCY
+"""Cycles from the last step of the last block until the write of its new weights."""
 TURN_CYCLES = 2
 """One cycle in a slot to take each of its two packets."""
 

@@ -6,14 +6,22 @@ A bubble is one beat whose data are zero.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from spec.formats import Fixed
 
+Fields = tuple[tuple[str, int], ...]
+"""Names and widths, from the least significant bit up."""
+
 LABEL_BITS = 10
 """Wide enough for the 1,000 classes of ImageNet."""
+LOSS_BITS = 20
+
+RESULT_FIELDS = (("kind", 2), ("done", 1), ("prediction", LABEL_BITS), ("loss", LOSS_BITS))
+"""The output stream, two beats a slot. First the loss tile's result; then, with `done` set, the
+kind of the backward packet that left the first tile: TRAIN when that sample is done."""
 
 
 class Kind(IntEnum):
@@ -36,6 +44,24 @@ class Header:
 BUBBLE = Header(Kind.BUBBLE)
 
 
+def pack_fields(fields: Fields, values: Mapping[str, int]) -> int:
+    """Join fields, the first lowest."""
+    packed, offset = 0, 0
+    for name, width in fields:
+        packed |= int(values[name]) << offset
+        offset += width
+    return packed
+
+
+def unpack_fields(fields: Fields, packed: int) -> dict[str, int]:
+    """The inverse of `pack_fields`."""
+    values = {}
+    for name, width in fields:
+        values[name] = packed & ((1 << width) - 1)
+        packed >>= width
+    return values
+
+
 @dataclass(frozen=True)
 class BeatLayout:
     """How a beat of `lanes` elements in `format` is packed; `lanes` may be 0 (an empty packet)."""
@@ -45,7 +71,7 @@ class BeatLayout:
     forward: bool
 
     @property
-    def fields(self) -> tuple[tuple[str, int], ...]:
+    def fields(self) -> Fields:
         """Name and width of each field; `data` is `lanes` elements, lane 0 lowest."""
         side = [("kind", 2), ("last", 1)]
         if self.forward:
@@ -59,26 +85,18 @@ class BeatLayout:
     def pack(self, header: Header, data: Sequence[int], last: bool) -> int:
         """The bits of one beat."""
         mask = (1 << self.format.width) - 1
-        bits = sum((number & mask) << lane * self.format.width for lane, number in enumerate(data))
         values = {
             "kind": header.kind,
             "last": last,
             "commit": header.commit,
             "label": header.label,
-            "data": bits,
+            "data": sum((n & mask) << lane * self.format.width for lane, n in enumerate(data)),
         }
-        beat, offset = 0, 0
-        for name, width in self.fields:
-            beat |= int(values[name]) << offset
-            offset += width
-        return beat
+        return pack_fields(self.fields, values)
 
     def unpack(self, beat: int) -> tuple[Header, list[int], bool]:
         """The inverse of `pack`."""
-        values = {}
-        for name, width in self.fields:
-            values[name] = beat & ((1 << width) - 1)
-            beat >>= width
+        values = unpack_fields(self.fields, beat)
         header = Header(Kind(values["kind"]), bool(values.get("commit", 0)), values.get("label", 0))
         return header, self._elements(values["data"]), bool(values["last"])
 

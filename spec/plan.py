@@ -17,7 +17,7 @@ from spec.hyperparameters import FloatCoefficients, Hyperparameters, Method, flo
 from spec.mac import Folding, MacGeometry
 from spec.mac_formats import MacFormats, SumWidths
 from spec.network import INPUT, Edge, Network
-from spec.packets import BeatLayout
+from spec.packets import RESULT_FIELDS, BeatLayout, Fields
 from spec.schedule import Schedule, channel_depth, delays, stash_depth
 from spec.shape import Shape
 from spec.tiles import Dense
@@ -54,6 +54,18 @@ class EdgePlan:
         """Gradients; the host gets empty packets, since nobody wants the input's gradient."""
         lanes = 0 if self.edge.source == INPUT else self.lanes
         return BeatLayout(self.gradient, lanes, forward=False)
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """A stream's name in reports and the fields of its beats."""
+
+    name: str
+    fields: Fields
+
+    @property
+    def width(self) -> int:
+        return sum(width for _, width in self.fields)
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,14 @@ class HardwarePlan:
         return SumWidths.of(
             name, self.formats(planned), source.channels, target.channels, target.pixels
         )
+
+    @cached_property
+    def streams(self) -> tuple["StreamPlan", ...]:
+        """Every stream of the array: forward ones in order, backward ones from the loss back, and
+        the results. Within a slot this is the order of cause and effect."""
+        forward = [StreamPlan(f"{p.edge} forward", p.forward.fields) for p in self.edges]
+        backward = [StreamPlan(f"{p.edge} backward", p.backward.fields) for p in self.edges]
+        return (*forward, *reversed(backward), StreamPlan("results", RESULT_FIELDS))
 
     def stash_bits_of(self, name: str) -> int:
         """Bits of the memory that keeps a tile's in-flight inputs."""

@@ -59,7 +59,13 @@ class Dense:
             forward=Pass((Loop(outputs, weight=inputs, bias=1), Loop(inputs, 1, weight=1)), 1),
             backward_data=None
             if first
-            else Pass((Loop(inputs, weight=1), Loop(outputs, gradient=1, weight=inputs)), 1),
+            else Pass(
+                (
+                    Loop(inputs, weight=1, index=lanes_in),
+                    Loop(outputs, gradient=1, weight=inputs),
+                ),
+                reduction=1,
+            ),
             backward_weight=Pass(
                 (
                     Loop(outputs, gradient=1, weight=inputs, index=lanes_out * source.channels),

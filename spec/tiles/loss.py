@@ -17,12 +17,12 @@ from math import exp, log, log1p
 
 from spec.errors import InputError
 from spec.formats import Fixed, requantize, round_half_up
-from spec.packets import LABEL_BITS
+from spec.packets import LABEL_BITS, LOSS_BITS
 from spec.random_bits import random_word
 from spec.shape import Shape
 
 LOGITS = Fixed(16, 8)
-LOSS = Fixed(20, LOGITS.frac, signed=False)
+LOSS = Fixed(LOSS_BITS, LOGITS.frac, signed=False)
 EXPONENTIAL_FRAC = 16
 PROBABILITY_FRAC = 15
 RECIPROCAL_FRAC = 36
@@ -42,11 +42,9 @@ LOGARITHM = tuple(
 LOG_OF_TWO = round(log(2) * (1 << LOGARITHM_FRAC))
 
 ELEMENT_LATENCY = 3
-"""Cycles from an element's address until the maximum (or the sum) has taken it in."""
-GRADIENT_LATENCY = 4
-"""Cycles from an element's address until its gradient is in the output queue."""
+"""Cycles from an element's address until the maximum, the sum or the output word has taken it."""
 TURN_CYCLES = 3
-"""Taking the packet, normalising the sum's last bit, and handing out the result."""
+"""Taking the packet, starting the division, handing out the result."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,7 @@ class Loss:
 
     def slot_cycles(self, source: Shape) -> int:
         """Cycles from a complete training packet to the next one: one element a cycle, thrice."""
-        passes = 3 * source.channels + 2 * ELEMENT_LATENCY + GRADIENT_LATENCY
-        return TURN_CYCLES + passes + RECIPROCAL_BITS
+        return TURN_CYCLES + 3 * (source.channels + ELEMENT_LATENCY) + RECIPROCAL_BITS
 
 
 @dataclass(frozen=True)
