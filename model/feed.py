@@ -1,0 +1,76 @@
+"""What the host sends, slot by slot: the one order that golden model and co-simulation share."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from model.data import Dataset, Split
+from spec.packets import BUBBLE, Header, Kind
+from spec.plan import Plan
+
+ORDER_STREAM = 0x0D
+"""Keeps the random numbers of the sample order apart from those of the weights."""
+
+
+class Turn(NamedTuple):
+    """One slot's input: side signals, and the sample's row in the phase's split (or None)."""
+
+    header: Header
+    sample: int | None
+
+
+DRAIN = Turn(BUBBLE, None)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a run that reads one split; `turns` can be walked again and again."""
+
+    name: str
+    split: Split
+    turns: tuple[Turn, ...]
+
+
+def run_phases(plan: Plan, dataset: Dataset, samples: int) -> tuple[Phase, ...]:
+    """A whole run: test, train on `samples` samples, drain, test again.
+
+    The very first packet commits the coefficients that the host has written. Raises nothing for
+    `samples` beyond an epoch: the next epoch follows in an order of its own.
+    """
+    drain = plan.hardware.delay(plan.network.tiles[0].name)
+    before = tuple(evaluation(dataset.test.labels))
+    first = before[0]
+    before = (Turn(Header(Kind.EVAL, True, first.header.label), first.sample), *before[1:])
+    return (
+        Phase("before", dataset.test, before),
+        Phase("train", dataset.train, tuple(training(plan, dataset.train.labels, samples))),
+        Phase("drain", dataset.train, (DRAIN,) * drain),
+        Phase("after", dataset.test, tuple(evaluation(dataset.test.labels))),
+    )
+
+
+def evaluation(labels: Sequence[int]) -> Iterator[Turn]:
+    """Every sample once, in order."""
+    for sample, label in enumerate(labels):
+        yield Turn(Header(Kind.EVAL, label=label), sample)
+
+
+def training(plan: Plan, labels: Sequence[int], samples: int) -> Iterator[Turn]:
+    """`samples` training samples, epoch by epoch; each drained by bubbles when sequential."""
+    bubbles = plan.hardware.delay(plan.network.tiles[0].name) if plan.run.sequential else 0
+    for sample in islice(sample_order(plan.run.seed, len(labels)), samples):
+        yield Turn(Header(Kind.TRAIN, label=labels[sample]), sample)
+        for _ in range(bubbles):
+            yield DRAIN
+
+
+def sample_order(seed: int, count: int) -> Iterator[int]:
+    """Endless epochs over `count` samples, each shuffled by the seed and its number."""
+    epoch = 0
+    while True:
+        generator = np.random.Generator(np.random.PCG64([seed, ORDER_STREAM, epoch]))
+        yield from generator.permutation(count).tolist()
+        epoch += 1
