@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 from hw.bus import host_bus
 from hw.delay import delayed
 from hw.mac import MacParameters
+from hw.shared import shared
 from hw.stash import MaskStash, Stash
 from hw.streams import packet_stream
 from hw.tiles.dense import ACTIVITY, DenseCore
@@ -27,7 +28,7 @@ from spec.registers import (
 )
 from spec.schedule import channel_depth, stash_depth
 
-OUTPUT = data.StructLayout({name: width for name, width in RESULT_FIELDS})
+OUTPUT = data.StructLayout(dict(RESULT_FIELDS))
 PROBE_CONTROL = data.StructLayout({"stall": 7, "seed": 32, "capture": 32})
 """For simulation: percent of clocks to hold every stream, the seed of that, and the packet of
 which every beat is kept."""
@@ -70,7 +71,7 @@ class TileArray(wiring.Component):
         names = [tile.name for tile in hardware.network.tiles]
         cores: list[DenseCore | LossCore] = []
         for place, planned in enumerate(hardware.dense):
-            core = self._dense(m, planned)
+            core = self._dense(m, planned, platform)
             cores.append(core)
             m.d.comb += self.activity[place].eq(core.activity)
         loss_edge = hardware.source_of(names[-1])
@@ -84,7 +85,7 @@ class TileArray(wiring.Component):
         self._bus(m, dict(zip(names, cores, strict=True)), loss.committed)
         return m
 
-    def _dense(self, m: Module, planned: DensePlan) -> DenseCore:
+    def _dense(self, m: Module, planned: DensePlan, platform: object) -> DenseCore:
         """A tile with weights and the mask stash outside it."""
         hardware, name = self._hardware, planned.tile.name
         parameters = MacParameters(
@@ -92,7 +93,7 @@ class TileArray(wiring.Component):
         )
         target = hardware.target_of(name)
         core = DenseCore(parameters, hardware.source_of(name).beats, target.beats)
-        m.submodules[name] = core
+        m.submodules[name] = shared(core, core.key, platform)
         if planned.tile.relu:
             delay = hardware.delay(name)
             mask = MaskStash(target.lanes, target.beats, stash_depth(delay), delay)
@@ -200,9 +201,7 @@ class TileArray(wiring.Component):
         with m.If(merged.valid & merged.ready):
             m.d.sync += turn.eq(~turn)
 
-    def _bus(
-        self, m: Module, cores: dict[str, DenseCore | LossCore], committed: Signal
-    ) -> None:
+    def _bus(self, m: Module, cores: dict[str, DenseCore | LossCore], committed: Signal) -> None:
         """Register the request, select the tile, collect answers: BUS_READ_LATENCY clocks."""
         low, middle = self._map.offset_bits, self._map.offset_bits + REGION_BITS
         address, write = Signal.like(self.bus.address), Signal()
@@ -266,4 +265,3 @@ class TileArray(wiring.Component):
         with m.If(status & write & write_data[1]):
             m.d.sync += refused.eq(0)
         return delayed(m, answer, 1, name="array_answer")
-

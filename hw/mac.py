@@ -10,8 +10,9 @@ from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.delay import delayed
-from hw.random_bits import RANDOM_LATENCY, index_product, random_word
+from hw.random_bits import RANDOM_LATENCY, RandomWord, index_product
 from hw.rounding import requantize
+from hw.shared import shared
 from hw.streams import element, word
 from spec import mac
 from spec.mac import MacGeometry
@@ -121,7 +122,7 @@ class MacArray(wiring.Component):
         bias = self._bias_word(m, steps[TO_OPERANDS])
         self._forward(m, steps, products, bias)
         if self._p.geometry.backward_data is not None:
-            self._backward_data(m, steps, products)
+            self._backward_data(m, platform, steps, products)
         self._backward_weight(m, steps, products)
         return m
 
@@ -187,7 +188,9 @@ class MacArray(wiring.Component):
             )
             m.d.sync += self.target[lane].eq(requantize(total, frac, formats.target))
 
-    def _backward_data(self, m: Module, steps: list[data.View], products: list[Signal]) -> None:
+    def _backward_data(
+        self, m: Module, platform: object, steps: list[data.View], products: list[Signal]
+    ) -> None:
         formats, frac = self._p.formats, self._p.formats.data_frac
         early = steps[TO_ROUNDING - RANDOM_LATENCY]
         for lane in range(self._p.geometry.folding.lanes_in):
@@ -198,8 +201,15 @@ class MacArray(wiring.Component):
             )
             random = None
             if formats.source_stochastic:
-                product = (early.index + index_product(lane + 1))[:32]
-                random = random_word(m, (self.state,) * 2, product, f"random_{lane}")
+                generator = RandomWord()
+                m.submodules[f"random_{lane}"] = shared(generator, None, platform)
+                m.d.comb += [
+                    generator.state.eq(self.state),
+                    generator.late_state.eq(self.state),
+                    generator.base.eq(early.index),
+                    generator.offset.eq(index_product(lane + 1)),
+                ]
+                random = generator.word
             m.d.sync += self.source[lane].eq(
                 requantize(total, frac, formats.source_gradient, random)
             )

@@ -1,6 +1,8 @@
 """Random words by element, as in spec/random_bits, in two clocks."""
 
-from amaranth import Module, Signal, Value
+from amaranth import Cat, Const, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
 
 from spec.random_bits import GOLDEN, MASK
 
@@ -10,9 +12,9 @@ RANDOM_LATENCY = 2
 
 def xorshift32(x: Value) -> Value:
     """One step of the generator, combinational."""
-    x = (x ^ x.shift_left(13))[:32]
-    x = (x ^ x.shift_right(17))[:32]
-    return (x ^ x.shift_left(5))[:32]
+    x = x ^ Cat(Const(0, 13), x[:19])
+    x = x ^ x[17:]
+    return x ^ Cat(Const(0, 5), x[:27])
 
 
 def index_product(index: int) -> int:
@@ -20,14 +22,25 @@ def index_product(index: int) -> int:
     return index * GOLDEN & MASK
 
 
-def random_word(m: Module, states: tuple[Value, Value], product: Value, name: str) -> Value:
-    """The random word of the element whose (i + 1) G is `product`, RANDOM_LATENCY clocks later.
+class RandomWord(wiring.Component):
+    """The random word of an element, RANDOM_LATENCY clocks later; one a clock.
 
-    `states` holds the tensor's state as the first and the second clock shall see it.
+    Members
+    -------
+    state, late_state: the tensor's state, now and as it was one clock ago.
+    base, offset: index products whose sum is (i + 1) G.
     """
-    first, second = Signal(32, name=f"{name}_first"), Signal(32, name=f"{name}_second")
-    m.d.sync += [
-        first.eq(states[0] + product),
-        second.eq(xorshift32(first) + states[1]),
-    ]
-    return xorshift32(second)
+
+    def __init__(self) -> None:
+        members = {name: In(32) for name in ("state", "late_state", "base", "offset")}
+        super().__init__({**members, "word": Out(32)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        first, second = Signal(32), Signal(32)
+        m.d.sync += [
+            first.eq(self.state + self.base + self.offset),
+            second.eq(xorshift32(first) + self.late_state),
+        ]
+        m.d.comb += self.word.eq(xorshift32(second))
+        return m

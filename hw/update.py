@@ -5,9 +5,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.delay import delayed
-from hw.random_bits import RANDOM_LATENCY, index_product, random_word
+from hw.random_bits import RANDOM_LATENCY, RandomWord, index_product
 from hw.rounding import clamp, requantize
-from hw.streams import word
+from hw.shared import shared
+from hw.streams import element, word
 from spec.formats import Fixed
 from spec.mac import UPDATE_LATENCY, MacGeometry
 from spec.mac_formats import MacFormats
@@ -74,28 +75,54 @@ class UpdateUnit(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        at_velocity = self._random_words(m, self.velocity_state, SCALED - 1, "velocity")
-        at_master = self._random_words(m, self.master_state, STEP_PRODUCT - 1, "master")
-        for lane in range(self._geometry.folding.update_lanes):
-            _Lane(self, m, lane, at_velocity[lane], at_master[lane]).build()
+        velocity_words = self._random_words(
+            m, platform, self.velocity_state, SCALED - 1, "velocity"
+        )
+        master_words = self._random_words(
+            m, platform, self.master_state, STEP_PRODUCT - 1, "master"
+        )
+        for place in range(self._geometry.folding.update_lanes):
+            lane = UpdateLane(self._formats.parameters, self._formats.bias)
+            m.submodules[f"lane_{place}"] = shared(lane, lane.key, platform)
+            m.d.comb += [
+                lane.coefficients.eq(self.coefficients),
+                lane.gradient.eq(self.gradient[place]),
+                lane.velocity.eq(self.velocity[place]),
+                lane.master.eq(self.master[place]),
+                lane.velocity_random.eq(velocity_words[place]),
+                lane.master_random.eq(master_words[place]),
+                self.new_velocity[place].eq(lane.new_velocity),
+                self.new_master[place].eq(lane.new_master),
+                self.new_working[place].eq(lane.new_working),
+                self.new_bias[place].eq(lane.new_bias),
+            ]
         return m
 
-    def _random_words(self, m: Module, state: Signal, clock: int, name: str) -> list[Value]:
+    def _random_words(
+        self, m: Module, platform: object, state: Signal, clock: int, name: str
+    ) -> list[Value]:
         """A random word for every lane in the given clock; nearest rounding wants a half."""
         if not self._formats.parameters.stochastic:
             return [Const(1 << 31, 32)] * self._geometry.folding.update_lanes
         wait = clock - RANDOM_LATENCY
         state = delayed(m, state, wait, name=f"{name}_state")
-        states = (state, delayed(m, state, 1, name=f"{name}_late_state"))
+        late_state = delayed(m, state, 1, name=f"{name}_late_state")
         index = delayed(m, self.index, wait, name=f"{name}_index")
         turn = delayed(m, self.turn, wait, name=f"{name}_turn")
         of_bias = delayed(m, self.of_bias, wait, name=f"{name}_of_bias")
         words = []
         for lane in range(self._geometry.folding.update_lanes):
-            offset = Mux(of_bias, self._bias_offset(lane, turn), self._offset(lane, turn))
-            product = Signal(32, name=f"{name}_product_{lane}")
-            m.d.comb += product.eq(index + offset)
-            words.append(random_word(m, states, product, f"{name}_random_{lane}"))
+            random = RandomWord()
+            m.submodules[f"{name}_random_{lane}"] = shared(random, None, platform)
+            m.d.comb += [
+                random.state.eq(state),
+                random.late_state.eq(late_state),
+                random.base.eq(index),
+                random.offset.eq(
+                    Mux(of_bias, self._bias_offset(lane, turn), self._offset(lane, turn))
+                ),
+            ]
+            words.append(random.word)
         return words
 
     def _offset(self, lane: int, turn: Signal) -> Value:
@@ -120,136 +147,133 @@ def _choose(constants: list[int], index: Signal) -> Value:
     return values[0] if len(values) == 1 else Array(values)[index]
 
 
-class _Lane:
-    """The pipeline of one lane; each method is one or two of its clocks."""
+class UpdateLane(wiring.Component):
+    """One lane of the update unit. Random words come in the clocks in which they are used.
 
-    def __init__(
-        self, unit: UpdateUnit, m: Module, lane: int, random_velocity: Value, random_master: Value
-    ) -> None:
-        self._m, self._unit, self._lane = m, unit, lane
-        self._random_velocity, self._random_master = random_velocity, random_master
-        self._coefficients = unit.coefficients
-        self._mac: MacFormats = unit._formats
-        self._formats: ParameterFormats = unit._formats.parameters
+    Parameters
+    ----------
+    formats: of the parameters.
+    bias: format of a bias's working copy.
+    """
 
-    def build(self) -> None:
-        unit, lane = self._unit, self._lane
-        decayed = self._decay()
-        velocity = self._new_velocity(decayed)
-        spiked = self._spike(delayed_to(self, decayed, DECAYED, VELOCITY, "decayed"), velocity)
-        step = self._step(spiked)
-        master = self._new_master(step)
-        ahead = self._ahead(velocity)
-        self._outputs(master, ahead)
-        late = delayed_to(self, velocity, VELOCITY, WORKING, "new_velocity")
-        late_master = delayed_to(self, master, MASTER, WORKING, "new_master")
-        self._m.d.comb += [
-            unit.new_velocity[lane].eq(late),
-            unit.new_master[lane].eq(late_master),
+    def __init__(self, formats: ParameterFormats, bias: Fixed) -> None:
+        self._formats, self._bias = formats, bias
+        super().__init__(
+            {
+                "coefficients": In(COEFFICIENTS),
+                "gradient": In(element(formats.gradient)),
+                "velocity": In(element(formats.velocity)),
+                "master": In(element(formats.master)),
+                "velocity_random": In(32),
+                "master_random": In(32),
+                "new_velocity": Out(element(formats.velocity)),
+                "new_master": Out(element(formats.master)),
+                "new_working": Out(element(formats.working)),
+                "new_bias": Out(element(bias)),
+            }
+        )
+
+    @property
+    def key(self) -> object:
+        return self._formats, self._bias
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        decayed = self._decay(m)
+        velocity = self._update_velocity(m, decayed)
+        late = delayed(m, decayed, VELOCITY - DECAYED, name="late_decayed")
+        spiked = self._spike(m, late, velocity)
+        master = self._update_master(m, self._step(m, spiked))
+        self._predict(m, master, velocity)
+        m.d.comb += [
+            self.new_velocity.eq(delayed(m, velocity, WORKING - VELOCITY, name="new_velocity")),
+            self.new_master.eq(delayed(m, master, WORKING - MASTER, name="new_master")),
         ]
+        return m
 
-    def register(self, name: str, width: int) -> Signal:
-        return Signal(signed(width), name=f"{name}_{self._lane}")
-
-    def _decay(self) -> Signal:
+    def _decay(self, m: Module) -> Signal:
         """g' = g + w 2**-d in the velocity's fractional bits."""
-        formats, c = self._formats, self._coefficients
-        decayed = self.register("decayed", formats.decayed_bits)
-        decay = self.register("decay", formats.decayed_bits)
-        master = self._unit.master[self._lane].shift_left(formats.decay_headroom)
+        formats, c = self._formats, self.coefficients
+        decayed = Signal(signed(formats.decayed_bits))
+        decay = Signal(signed(formats.decayed_bits))
+        master = self.master.shift_left(formats.decay_headroom)
         half = (Const(1) << c.decay_shift) >> 1
-        with self._m.If(c.decay):
-            self._m.d.comb += decay.eq((master + half) >> c.decay_shift)
-        gradient = self._unit.gradient[self._lane]
-        aligned = gradient.shift_left(formats.velocity.frac - formats.gradient.frac)
-        self._m.d.sync += decayed.eq(aligned + decay)
+        with m.If(c.decay):
+            m.d.comb += decay.eq((master + half) >> c.decay_shift)
+        aligned = self.gradient.shift_left(formats.velocity.frac - formats.gradient.frac)
+        m.d.sync += decayed.eq(aligned + decay)
         return decayed
 
-    def _new_velocity(self, decayed: Signal) -> Signal:
+    def _update_velocity(self, m: Module, decayed: Signal) -> Signal:
         """u' = clamp(u + SR((g' - u) 2**-k)); a left shift and a fixed right one serve for all k.
 
         Adding the top bits of the random word above a wider fraction gives the same floor.
         """
         formats, limit = self._formats, MOMENTUM_SHIFT_LIMIT
-        error = self.register("error", formats.error_bits)
-        scaled = self.register("scaled", formats.error_bits + limit)
-        random = Signal(limit, name=f"velocity_random_bits_{self._lane}")
-        velocity = self.register("velocity", formats.velocity.width)
-        old = self._unit.velocity[self._lane]
-        late = delayed_to(self, old, 0, DECAYED, "old_velocity")
-        later = delayed_to(self, late, DECAYED, SCALED, "older_velocity")
-        left = Signal(range(limit + 1), name=f"left_{self._lane}")
-        self._m.d.comb += left.eq(limit - self._coefficients.momentum_shift)
-        self._m.d.sync += [
+        error = Signal(signed(formats.error_bits))
+        scaled = Signal(signed(formats.error_bits + limit))
+        random = Signal(limit, name="velocity_random_bits")
+        velocity = Signal(signed(formats.velocity.width), name="updated_velocity")
+        left = Signal(range(limit + 1))
+        late = delayed(m, self.velocity, DECAYED, name="velocity")
+        later = delayed(m, late, SCALED - DECAYED, name="late_velocity")
+        m.d.comb += left.eq(limit - self.coefficients.momentum_shift)
+        m.d.sync += [
             error.eq(decayed - late),
             scaled.eq(error << left),
-            random.eq(self._random_velocity[32 - limit :]),
+            random.eq(self.velocity_random[32 - limit :]),
             velocity.eq(clamp(later + (scaled + random).shift_right(limit), formats.velocity)),
         ]
         return velocity
 
-    def _spike(self, decayed: Signal, velocity: Signal) -> Signal:
+    def _spike(self, m: Module, decayed: Signal, velocity: Signal) -> Signal:
         """u' + c (g' - u') with SPIKE_FRAC more fractional bits."""
         formats = self._formats
-        error = self.register("late_error", formats.error_bits)
-        product = self.register("spike_product", formats.error_bits + SPIKE_FRAC)
-        spiked = self.register("spiked", formats.spike_bits)
-        late = delayed_to(self, velocity, VELOCITY, SPIKE_PRODUCT, "spike_velocity")
-        self._m.d.sync += [
+        error = Signal(signed(formats.error_bits), name="spike_error")
+        product = Signal(signed(formats.error_bits + SPIKE_FRAC), name="spike_product")
+        spiked = Signal(signed(formats.spike_bits))
+        late = delayed(m, velocity, SPIKE_PRODUCT - VELOCITY, name="spike_velocity")
+        m.d.sync += [
             error.eq(decayed - velocity),
-            product.eq(error * self._coefficients.spike),
+            product.eq(error * self.coefficients.spike),
             spiked.eq(late.shift_left(SPIKE_FRAC) + product),
         ]
         return spiked
 
-    def _step(self, spiked: Signal) -> Signal:
+    def _step(self, m: Module, spiked: Signal) -> Signal:
         """SR(eta (u' + c (g' - u'))) in the master's fractional bits."""
-        formats, shift = self._formats, self._coefficients.step_shift
-        product = self.register("step_product", formats.step_bits)
-        total = self.register("step_sum", formats.step_bits)
-        step = self.register("step", formats.step_bits)
-        random = Signal(SHIFT_LIMIT, name=f"master_random_bits_{self._lane}")
-        right = Signal(range(SHIFT_LIMIT + 1), name=f"right_{self._lane}")
-        self._m.d.comb += right.eq(SHIFT_LIMIT - shift)
-        self._m.d.sync += [
-            product.eq(spiked * self._coefficients.step_mantissa),
-            random.eq(self._random_master >> right),
+        width, shift = self._formats.step_bits, self.coefficients.step_shift
+        product = Signal(signed(width), name="step_product")
+        total, step = Signal(signed(width), name="step_sum"), Signal(signed(width))
+        random = Signal(SHIFT_LIMIT, name="master_random_bits")
+        right = Signal(range(SHIFT_LIMIT + 1))
+        m.d.comb += right.eq(SHIFT_LIMIT - shift)
+        m.d.sync += [
+            product.eq(spiked * self.coefficients.step_mantissa),
+            random.eq(self.master_random >> right),
             total.eq(product + random),
             step.eq(total >> shift),
         ]
         return step
 
-    def _new_master(self, step: Signal) -> Signal:
-        master = self.register("master", self._formats.master.width)
-        old = delayed_to(self, self._unit.master[self._lane], 0, STEP, "old_master")
-        self._m.d.sync += master.eq(clamp(old - step, self._formats.master))
+    def _update_master(self, m: Module, step: Signal) -> Signal:
+        master = Signal(signed(self._formats.master.width), name="updated_master")
+        old = delayed(m, self.master, STEP, name="old_master")
+        m.d.sync += master.eq(clamp(old - step, self._formats.master))
         return master
 
-    def _ahead(self, velocity: Signal) -> Signal:
-        """-eta T u' in the master's fractional bits, rounded down: exact once w' is rounded."""
+    def _predict(self, m: Module, master: Signal, velocity: Signal) -> None:
+        """w^ = w' - eta T u', rounded once: flooring the product first changes no result."""
         width = self._formats.velocity.width + MANTISSA_BITS + HORIZON_BITS + 1
-        product, ahead = self.register("ahead_product", width), self.register("ahead", width)
-        self._m.d.sync += [
-            product.eq(-(velocity * self._coefficients.prediction_mantissa)),
-            ahead.eq(product >> self._coefficients.prediction_shift),
+        product = Signal(signed(width), name="ahead_product")
+        ahead = Signal(signed(width))
+        m.d.sync += [
+            product.eq(-(velocity * self.coefficients.prediction_mantissa)),
+            ahead.eq(product >> self.coefficients.prediction_shift),
         ]
-        return delayed_to(self, ahead, SPIKE_PRODUCT, MASTER, "late_ahead")
-
-    def _outputs(self, master: Signal, ahead: Value) -> None:
-        """Both working copies; the tile takes the one that the operands need."""
-        unit, lane = self._unit, self._lane
-
-        def copy(target: Fixed) -> Value:
-            return requantize(master + ahead, self._formats.master.frac, target)
-
-        self._m.d.sync += [
-            unit.new_working[lane].eq(copy(self._formats.working)),
-            unit.new_bias[lane].eq(copy(self._mac.bias)),
+        predicted = master + delayed(m, ahead, MASTER - SPIKE_PRODUCT, name="late_ahead")
+        frac = self._formats.master.frac
+        m.d.sync += [
+            self.new_working.eq(requantize(predicted, frac, self._formats.working)),
+            self.new_bias.eq(requantize(predicted, frac, self._bias)),
         ]
-
-
-def delayed_to(lane: _Lane, source: Value, now: int, then: int, name: str) -> Value:
-    """A value of clock `now` as it is wanted in clock `then`."""
-    register = Signal(source.shape(), name=f"{name}_{lane._lane}_0")
-    lane._m.d.comb += register.eq(source)
-    return delayed(lane._m, register, then - now, name=f"{name}_{lane._lane}")

@@ -58,10 +58,12 @@ class DenseCore(wiring.Component):
     o, o_gradient: results forwards and backwards.
     bus: coefficients, random states and memories for the host.
     activity: see ACTIVITY.
+    key: what makes two cores equal.
     """
 
     def __init__(self, parameters: MacParameters, words_in: int, words_out: int) -> None:
         self._p = parameters
+        self.key = (parameters, words_in, words_out)
         geometry, formats = parameters.geometry, parameters.formats
         lanes_in, lanes_out = geometry.folding.lanes_in, geometry.folding.lanes_out
         first = geometry.backward_data is None

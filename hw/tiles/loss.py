@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from hw.bus import tile_bus
 from hw.delay import delayed
 from hw.queue import OutputQueue
-from hw.random_bits import index_product, random_word, xorshift32
+from hw.random_bits import RandomWord, index_product, xorshift32
 from hw.rounding import clamp, requantize, round_half_up
 from hw.softmax import EXPONENTIAL_BITS, Exponentials, Logarithm, Maximum, Reciprocal
 from hw.stash import stash_reader
@@ -132,7 +132,14 @@ class LossCore(wiring.Component):
         labelled = place.index == self.stash.header.label
         random = None
         if self._stochastic:
-            random = random_word(m, (state, state), walk.product, "random")
+            m.submodules.random = generator = RandomWord()
+            m.d.comb += [
+                generator.state.eq(state),
+                generator.late_state.eq(state),
+                generator.base.eq(walk.product),
+                generator.offset.eq(index_product(1)),
+            ]
+            random = generator.word
         difference = probability - labelled.shift_left(PROBABILITY_FRAC)
         gradient = Signal(element(self._gradient))
         emitted = delayed(m, place, 1, name="emitted")
@@ -255,7 +262,7 @@ class _Counters:
 class _Walk(wiring.Component):
     """Offers class after class while `run` is high, then waits ELEMENT_LATENCY clocks.
 
-    `over` marks the last of them. `product` is (index + 1) G of the class (hw/random_bits). The
+    `over` marks the last of them. `product` is the index product of the class (hw/random_bits). The
     pass flags are set by the control for the length of a walk.
     """
 
@@ -279,7 +286,7 @@ class _Walk(wiring.Component):
         wait = Signal(range(ELEMENT_LATENCY + 1))
         index, lane = Signal(range(self._classes)), Signal(range(self._lanes))
         beat = Signal(range(self._classes // self._lanes))
-        product = Signal(32, init=index_product(1))
+        product = Signal(32)
         m.d.comb += [
             self.place.valid.eq(self.run & (wait == 0)),
             self.place.index.eq(index),
@@ -304,6 +311,6 @@ class _Walk(wiring.Component):
                     wait.eq(ELEMENT_LATENCY),
                     index.eq(0),
                     beat.eq(0),
-                    product.eq(index_product(1)),
+                    product.eq(0),
                 ]
         return m
