@@ -136,12 +136,12 @@ class IntegerArithmetic(Arithmetic):
         return torch.mv(matrix.double(), vector.double()).long()
 
     def preload(self, sums: torch.Tensor, biases: torch.Tensor, shift: int) -> torch.Tensor:
-        return sums + (biases << shift)
+        return torch.add(sums, biases, alpha=1 << shift)
 
     def requantize(
         self, sums: torch.Tensor, frac: int, target: Fixed, words: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return rounded(sums, frac - target.frac, words).clamp_(target.minimum, target.maximum)
+        return rounded(sums, frac - target.frac, words).clamp(target.minimum, target.maximum)
 
     def update(
         self,

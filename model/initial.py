@@ -1,5 +1,7 @@
 """Initial parameters by seed."""
 
+from math import prod
+
 import numpy as np
 
 from model.arithmetic import Arithmetic
@@ -21,11 +23,12 @@ def initial_parameters(plan: Plan, arithmetic: Arithmetic) -> dict[str, Paramete
     for planned in plan.hardware.dense:
         tile, source = planned.tile, plan.hardware.source_of(planned.tile.name).shape
         bound = np.sqrt(6 / tile.fan_in(source))
-        weights = generator.uniform(-bound, bound, np.prod(tile.weight_shape(source)))
+        shape = tile.weight_shape(source)
+        weights = generator.uniform(-bound, bound, prod(shape))
         flat = np.concatenate((weights, np.zeros(tile.outputs if tile.bias else 0)))
         master = arithmetic.encode(flat, planned.parameters.master)
         velocity = arithmetic.encode(np.zeros_like(flat), planned.parameters.velocity)
         formats = plan.hardware.formats(planned)
-        working = working_copy(master, formats, weights.size, arithmetic)
+        working = working_copy(master, formats, shape, arithmetic)
         result[tile.name] = Parameters(Moments(master, velocity), working)
     return result

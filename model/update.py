@@ -63,9 +63,9 @@ def integer_update(
     c = coefficients
     decayed = gradient << formats.velocity.frac - formats.gradient.frac
     if c.decay:
-        decayed += rounded(master << formats.decay_headroom, c.decay_shift)
+        decayed = decayed + rounded(master << formats.decay_headroom, c.decay_shift)
     change = rounded(decayed - velocity, c.momentum_shift, words[0])
-    velocity = change.add_(velocity).clamp_(formats.velocity.minimum, formats.velocity.maximum)
+    velocity = (change + velocity).clamp_(formats.velocity.minimum, formats.velocity.maximum)
     step = velocity << SPIKE_FRAC
     if c.spike:
         step += decayed.sub_(velocity).mul_(c.spike)
@@ -78,9 +78,9 @@ def integer_update(
 
 
 def rounded(numbers: torch.Tensor, shift: int, words: torch.Tensor | None = None) -> torch.Tensor:
-    """numbers 2**-shift rounded half up, or by the top bits of random words; a new tensor."""
+    """numbers 2**-shift rounded half up, or by the top bits of random words."""
     if shift <= 0:
-        return numbers << -shift
+        return numbers << -shift if shift else numbers
     if words is None:
         return (numbers + (1 << shift - 1)).bitwise_right_shift_(shift)
     if shift > WORD_BITS:

@@ -2,7 +2,8 @@
 
 from collections import deque
 from dataclasses import asdict, dataclass
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,17 +14,26 @@ from model.update import Coefficients, Moments
 from spec.mac_formats import MacFormats
 from spec.packets import Kind
 from spec.plan import DensePlan, Plan
+from spec.tiles import Dense
 
 
-@dataclass
+class WorkingCopy(NamedTuple):
+    """Rounded weights [out, in], and biases [out] if the tile has some."""
+
+    weights: torch.Tensor
+    biases: torch.Tensor | None
+
+
+@dataclass(frozen=True)
 class Parameters:
-    """What a tile stores; flat vectors of its weights in [out, in] order, then its biases.
+    """What a tile stores.
 
-    `working` is the rounded (and predicted) copy that the forward pass of training reads.
+    The moments are flat: the weights in [out, in] order, then the biases. `working` is the rounded
+    (and predicted) copy that the forward pass of training reads.
     """
 
     moments: Moments
-    working: torch.Tensor
+    working: WorkingCopy
 
 
 @dataclass(frozen=True)
@@ -38,15 +48,25 @@ class InFlight:
 FREED = InFlight(Kind.BUBBLE)
 
 
-def working_copy(
-    flat: torch.Tensor, formats: MacFormats, weights: int, arithmetic: Arithmetic
+def rounded_weights(
+    flat: torch.Tensor, formats: MacFormats, shape: tuple[int, ...], arithmetic: Arithmetic
 ) -> torch.Tensor:
-    """Round parameters in the master's binary point, the first `weights` of which are weights."""
-    frac, round_to = formats.parameters.master.frac, arithmetic.requantize
-    copy = round_to(flat[:weights], frac, formats.parameters.working)
-    if weights == len(flat):
-        return copy
-    return torch.cat((copy, round_to(flat[weights:], frac, formats.bias)))
+    """The weights of flat master (or predicted) parameters in the working format, as `shape`."""
+    frac, working = formats.parameters.master.frac, formats.parameters.working
+    return arithmetic.requantize(flat[: prod(shape)], frac, working).view(shape)
+
+
+def working_copy(
+    flat: torch.Tensor, formats: MacFormats, shape: tuple[int, ...], arithmetic: Arithmetic
+) -> WorkingCopy:
+    """Round master (or predicted) parameters, flat, to what the multipliers and sums read.
+
+    `shape` is that of the weights, [out, in].
+    """
+    frac, round_to, count = formats.parameters.master.frac, arithmetic.requantize, prod(shape)
+    weights = rounded_weights(flat, formats, shape, arithmetic)
+    biases = round_to(flat[count:], frac, formats.bias) if len(flat) > count else None
+    return WorkingCopy(weights, biases)
 
 
 class DenseTile:
@@ -64,25 +84,23 @@ class DenseTile:
         self.name = tile.name
         self.formats = hardware.formats(planned)
         self.first = plan.network.is_first(tile)
-        self.inputs = hardware.source_of(tile.name).shape.channels
-        self.outputs, self.bias = tile.outputs, tile.bias
+        self.shape = tile.weight_shape(hardware.source_of(tile.name).shape)
         self.parameters = parameters
         self.shadow: Coefficients = arithmetic.coefficients(plan, planned)
         self.active = self.shadow
         self._arithmetic = arithmetic
-        updates = arithmetic.stochastic and self.formats.parameters.stochastic
-        gradients = arithmetic.stochastic and self.formats.source_stochastic and not self.first
         self.random = RandomWords(
-            plan.run.seed,
-            hardware.index(tile.name),
-            (updates * self.weight_count, updates * self.bias * self.outputs),
-            gradients * self.inputs,
+            plan.run.seed, hardware.index(tile.name), *self._stochastic_counts(tile)
         )
         self.stash = deque([FREED] * hardware.delay(tile.name))
 
-    @property
-    def weight_count(self) -> int:
-        return self.outputs * self.inputs
+    def _stochastic_counts(self, tile: Dense) -> tuple[tuple[int, int], int]:
+        """Weights and biases, and gradients, that need random words."""
+        updates = gradients = self._arithmetic.stochastic
+        updates &= self.formats.parameters.stochastic
+        gradients &= self.formats.source_stochastic and not self.first
+        biases = tile.outputs if tile.bias else 0
+        return (updates * prod(self.shape), updates * biases), gradients * self.shape[1]
 
     def forward(self, packet: Packet) -> Packet:
         """The tile's result; moves the shadow coefficients to the active set on `commit`."""
@@ -93,15 +111,13 @@ class DenseTile:
             self.stash.append(FREED)
             return packet
         training = header.kind is Kind.TRAIN
-        flat = self.parameters.working if training else self.rounded(self.parameters.moments.master)
-        source, target = packet.tensor, self.formats.target
-        sums = self._arithmetic.product(self._weights(flat), source)
-        if self.bias:
-            biases = flat[self.weight_count :]
-            sums = self._arithmetic.preload(sums, biases, self.formats.bias_shift)
-        result = self._arithmetic.requantize(sums, self.formats.forward_frac, target)
+        copy = self.parameters.working if training else self.rounded_master()
+        sums = self._arithmetic.product(copy.weights, packet.tensor)
+        if copy.biases is not None:
+            sums = self._arithmetic.preload(sums, copy.biases, self.formats.bias_shift)
+        result = self._arithmetic.requantize(sums, self.formats.forward_frac, self.formats.target)
         mask = result > 0 if self.formats.relu else None
-        self.stash.append(InFlight(header.kind, source, mask) if training else FREED)
+        self.stash.append(InFlight(header.kind, packet.tensor, mask) if training else FREED)
         return Packet(header, result)
 
     def backward(self, packet: Packet) -> Packet:
@@ -117,17 +133,17 @@ class DenseTile:
         self._update(gradient, entry.source, words)
         return Packet(TRAIN_BACK, back)
 
-    def rounded(self, flat: torch.Tensor) -> torch.Tensor:
-        """Master or predicted weights in the formats of the working copies."""
-        return working_copy(flat, self.formats, self.weight_count, self._arithmetic)
+    def rounded_master(self) -> WorkingCopy:
+        """What EVAL reads in place of the working copy; backward passes read its weights too."""
+        return self._rounded(self.parameters.moments.master)
 
-    def _weights(self, flat: torch.Tensor) -> torch.Tensor:
-        return flat[: self.weight_count].view(self.outputs, self.inputs)
+    def _rounded(self, flat: torch.Tensor) -> WorkingCopy:
+        return working_copy(flat, self.formats, self.shape, self._arithmetic)
 
     def _source_gradient(self, gradient: torch.Tensor, words: Words) -> torch.Tensor:
-        weights = self._weights(self.rounded(self.parameters.moments.master))
+        formats, master = self.formats, self.parameters.moments.master
+        weights = rounded_weights(master, formats, self.shape, self._arithmetic)
         sums = self._arithmetic.product(weights.T, gradient)
-        formats = self.formats
         return self._arithmetic.requantize(
             sums, formats.data_frac, formats.source_gradient, words.gradient
         )
@@ -137,7 +153,7 @@ class DenseTile:
         target = formats.parameters.gradient
         sums = torch.outer(gradient, source).view(-1)
         flat = round_to(sums, formats.weight_frac, target)
-        if self.bias:
+        if self.parameters.working.biases is not None:
             biases = round_to(gradient, formats.target_gradient.frac, target)
             flat = torch.cat((flat, biases))
         moments, predicted = self._arithmetic.update(
@@ -147,13 +163,14 @@ class DenseTile:
             self.active,
             (words.velocity, words.weight),
         )
-        self.parameters = Parameters(moments, self.rounded(predicted))
+        self.parameters = Parameters(moments, self._rounded(predicted))
 
     def state(self) -> dict[str, Any]:
         """Everything that changes during a run, as plain data and tensors."""
         return {
-            "parameters": [*self.parameters.moments, self.parameters.working],
-            "random": list(self.random.states),
+            "moments": tuple(self.parameters.moments),
+            "working": tuple(self.parameters.working),
+            "random": self.random.states,
             "active": asdict(self.active),
             "shadow": asdict(self.shadow),
             "stash": [(int(entry.kind), entry.source, entry.mask) for entry in self.stash],
@@ -161,9 +178,8 @@ class DenseTile:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        master, velocity, working = state["parameters"]
-        self.parameters = Parameters(Moments(master, velocity), working)
-        self.random.states = list(state["random"])
+        self.parameters = Parameters(Moments(*state["moments"]), WorkingCopy(*state["working"]))
+        self.random.restore(state["random"])
         self.active = self._arithmetic.coefficients_from(state["active"])
         self.shadow = self._arithmetic.coefficients_from(state["shadow"])
         self.stash = deque(InFlight(Kind(kind), *rest) for kind, *rest in state["stash"])

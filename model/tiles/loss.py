@@ -90,11 +90,11 @@ class LossTile:
     def state(self) -> dict[str, Any]:
         """Everything that changes during a run, as plain data."""
         return {
-            "random": list(self.random.states),
+            "random": self.random.states,
             "counters": {int(kind): asdict(counters) for kind, counters in self.counters.items()},
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.random.states = list(state["random"])
+        self.random.restore(state["random"])
         self.counters = {Kind(kind): Counters(**c) for kind, c in state["counters"].items()}

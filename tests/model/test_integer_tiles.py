@@ -7,7 +7,7 @@ import torch
 
 from model.arithmetic import IntegerArithmetic
 from model.packets import Packet
-from model.tiles.dense import DenseTile, Parameters
+from model.tiles.dense import DenseTile, Parameters, working_copy
 from model.tiles.loss import LossTile
 from model.update import Moments
 from spec.formats import Fixed, requantize
@@ -19,7 +19,7 @@ from spec.tiles.loss import LOGITS, cross_entropy, logit_gradient
 from spec.update import Updated, update
 from tests.model.small import CLASSES, integers, small_entry, small_plan
 
-SAMPLES = 4
+SAMPLES = 12
 
 
 class ReferenceTile:
@@ -36,7 +36,7 @@ class ReferenceTile:
         self.master, self.velocity = master, velocity
         self.working = self.rounded(master)
         index = plan.hardware.index(name)
-        self.states = [initial_state(plan.run.seed, index, tensor) for tensor in Tensor]
+        self.states = tuple(initial_state(plan.run.seed, index, tensor) for tensor in Tensor)
 
     def format_of(self, index: int) -> Fixed:
         parameters = self.formats.parameters
@@ -71,7 +71,7 @@ class ReferenceTile:
                 )
             )
         self.update(x, dz)
-        self.states = [xorshift32(state) for state in self.states]
+        self.states = tuple(xorshift32(state) for state in self.states)
         return dx
 
     def update(self, x: list[int], dz: list[int]) -> None:
@@ -121,19 +121,16 @@ def test_dense_tile_equals_the_python_reference(
     master = integers(rng, parameters.master.minimum, parameters.master.maximum, count)
     velocity = integers(rng, parameters.velocity.minimum, parameters.velocity.maximum, count)
     reference = ReferenceTile(plan, name, list(master), list(velocity))
-    tile = DenseTile(
-        plan,
-        planned,
-        IntegerArithmetic(),
-        Parameters(
-            Moments(torch.tensor(master), torch.tensor(velocity)), torch.tensor(reference.working)
-        ),
-    )
+    arithmetic, flat = IntegerArithmetic(), torch.tensor(master)
+    outputs, inputs = shape = planned.tile.weight_shape(plan.hardware.source_of(name).shape)
+    working = working_copy(flat, plan.hardware.formats(planned), shape, arithmetic)
+    stored = Parameters(Moments(flat, torch.tensor(velocity)), working)
+    tile = DenseTile(plan, planned, arithmetic, stored)
     tile.stash.clear()
     for _ in range(SAMPLES):
-        x = integers(rng, tile.formats.source.minimum, tile.formats.source.maximum, tile.inputs)
+        x = integers(rng, tile.formats.source.minimum, tile.formats.source.maximum, inputs)
         gradient = tile.formats.target_gradient
-        dy = integers(rng, gradient.minimum, gradient.maximum, tile.outputs)
+        dy = integers(rng, gradient.minimum, gradient.maximum, outputs)
         expected_eval = reference.forward(reference.rounded(reference.master), x)
         evaluated = tile.forward(Packet(Header(Kind.EVAL), torch.tensor(x)))
         assert evaluated.tensor.tolist() == expected_eval
@@ -146,7 +143,9 @@ def test_dense_tile_equals_the_python_reference(
         assert (back.data is None) if name == "one" else (back.tensor.tolist() == dx)
         assert tile.parameters.moments.master.tolist() == reference.master
         assert tile.parameters.moments.velocity.tolist() == reference.velocity
-        assert tile.parameters.working.tolist() == reference.working
+        weights, biases = tile.parameters.working
+        copy = weights.view(-1).tolist() + ([] if biases is None else biases.tolist())
+        assert copy == reference.working
         assert tile.random.states == reference.states
 
 
@@ -172,7 +171,7 @@ def test_loss_tile_equals_the_python_reference(preset: Preset) -> None:
 
 def test_evaluation_leaves_the_loss_random_state_alone() -> None:
     tile = LossTile(small_plan(), IntegerArithmetic())
-    before = list(tile.random.states)
+    before = tile.random.states
     _, back = tile.turn(Packet(Header(Kind.EVAL, label=1), torch.tensor([1, 2, 3])))
     assert back.header.kind is Kind.BUBBLE
     assert tile.random.states == before
