@@ -91,11 +91,13 @@ class HardwarePlan:
     stash_bits: int
 
     def __post_init__(self) -> None:
-        for planned, tile in zip(self.dense, self.network.dense_tiles, strict=True):
-            if planned.tile != tile:
-                raise InputError(f"plan describes {planned.tile.name} where {tile.name} stands")
+        if tuple(planned.edge for planned in self.edges) != self.network.edges:
+            raise InputError(f"the plan must describe the edges of {self.network.name}, in order")
+        if tuple(planned.tile for planned in self.dense) != self.network.dense_tiles:
+            raise InputError(f"the plan must describe the tiles of {self.network.name}, in order")
+        for planned in self.dense:
             self._check_lanes(planned)
-            self._check_stash(tile.name)
+            self._check_stash(planned.tile.name)
             _ = self.sum_widths(planned)
         logits = self.source_of(self.network.tiles[-1].name).activation
         if logits != LOGITS:
@@ -296,6 +298,8 @@ class Plan:
             return cls.from_json(path.read_text(), str(path))
         except OSError as error:
             raise InputError(f"cannot read plan {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{path} is not a plan: it is not text") from None
 
     def save(self, path: Path) -> None:
         write_text(path, self.to_json() + "\n")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,14 +79,32 @@ def test_bad_input_gets_one_line_and_status_two(
     assert complaint in output.err
 
 
+def without_last_edge(text: str) -> str:
+    plan = json.loads(text)
+    plan["hardware"]["edges"].pop()
+    return json.dumps(plan)
+
+
+@pytest.mark.parametrize(
+    ("edit", "complaint"),
+    [
+        (lambda text: text.replace('"width": 8', '"width": 9'), "was edited"),
+        (without_last_edge, "must describe the edges of digits_mlp"),
+        (lambda text: "\xff" + text, "is not a plan: it is not text"),
+    ],
+)
 def test_an_edited_plan_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    edit: Callable[[str], str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "plan.json"
     make_plan(digits_mlp(), Wishes()).save(path)
-    path.write_text(path.read_text().replace('"width": 8', '"width": 9'))
+    path.write_text(edit(path.read_text()), "latin-1")
     assert call(monkeypatch, "train", "--plan", str(path)) == 2
-    assert "was edited" in capsys.readouterr().err
+    assert complaint in capsys.readouterr().err
 
 
 def test_training_writes_a_result_and_continues_from_its_checkpoint(
