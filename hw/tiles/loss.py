@@ -83,6 +83,7 @@ class LossCore(wiring.Component):
         )
         for field in fields(parts):
             m.submodules[field.name] = getattr(parts, field.name)
+        wiring.connect(m, parts.queue.o, wiring.flipped(self.o_gradient))
         state, trained = Signal(32, init=1), Signal()
         with m.If(trained):
             m.d.sync += state.eq(xorshift32(state))

@@ -1,0 +1,110 @@
+"""What the host writes before a run and expects after it, as addresses and words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from model.engine import Engine
+from spec.packets import Kind
+from spec.random_bits import Tensor
+from spec.registers import COEFFICIENTS, AddressMap, LossRegister, Region
+from spec.update import UpdateCoefficients
+
+WORD_MASK = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True)
+class Access:
+    """One word of the array and what it stands for; negative numbers in two's complement."""
+
+    address: int
+    value: int
+    tile: str
+    tensor: str
+    element: int
+
+    @property
+    def word(self) -> int:
+        return self.value & WORD_MASK
+
+
+def state_accesses(engine: Engine) -> list[Access]:
+    """Everything that a tile remembers: master weights, velocities, working copies, states.
+
+    The same list serves to load the array before a run and to check it afterwards.
+    """
+    addresses = AddressMap(engine.plan.hardware)
+    accesses = []
+    for planned in engine.plan.hardware.dense:
+        accesses += _memory_accesses(engine, addresses, planned.tile.name)
+        accesses += _state_accesses(engine, addresses, planned.tile.name)
+    loss = engine.plan.network.tiles[-1].name
+    state = engine.loss.random.states[Tensor.GRADIENT]
+    address = addresses.loss(LossRegister.STATE)
+    return [*accesses, Access(address, state, loss, "random state", Tensor.GRADIENT)]
+
+
+def coefficient_accesses(engine: Engine) -> list[Access]:
+    """The shadow coefficients of every tile."""
+    addresses = AddressMap(engine.plan.hardware)
+    return [
+        Access(
+            addresses.coefficient(name, coefficient),
+            int(getattr(_integers(tile.shadow), coefficient)),
+            name,
+            f"coefficient {coefficient}",
+            0,
+        )
+        for name, tile in engine.tiles.items()
+        for coefficient in COEFFICIENTS
+    ]
+
+
+def counter_accesses(engine: Engine) -> list[Access]:
+    """The loss tile's counters as they should stand now."""
+    addresses = AddressMap(engine.plan.hardware)
+    loss = engine.plan.network.tiles[-1].name
+    accesses = []
+    for base, kind in (
+        (LossRegister.TRAIN_SEEN, Kind.TRAIN),
+        (LossRegister.EVAL_SEEN, Kind.EVAL),
+    ):
+        counters = engine.loss.counters[kind]
+        total = int(counters.loss)
+        words = (counters.seen, counters.correct, total & WORD_MASK, total >> 32)
+        for offset, word in enumerate(words):
+            register = LossRegister(base + offset)
+            address = addresses.loss(register)
+            accesses.append(Access(address, word, loss, register.name.lower(), 0))
+    return accesses
+
+
+def _integers(coefficients: object) -> UpdateCoefficients:
+    if not isinstance(coefficients, UpdateCoefficients):
+        raise TypeError(f"coefficients must be integers, not {coefficients!r}")
+    return coefficients
+
+
+def _memory_accesses(engine: Engine, addresses: AddressMap, name: str) -> Iterator[Access]:
+    parameters = engine.tiles[name].parameters
+    count = prod(engine.tiles[name].shape)
+    master, velocity = (flat.split([count, len(flat) - count]) for flat in parameters.moments)
+    working = (parameters.working.weights, parameters.working.biases)
+    for tensor, (weights, biases), region, bias_region in (
+        ("master weight", master, Region.MASTER, Region.BIAS_MASTER),
+        ("velocity", velocity, Region.VELOCITY, Region.BIAS_VELOCITY),
+        ("working copy", working, Region.WORKING, Region.BIAS_WORKING),
+    ):
+        places = zip(addresses.weights(name, region), weights.flatten().tolist(), strict=True)
+        for element, (address, number) in enumerate(places):
+            yield Access(address, number, name, tensor, element)
+        if biases is not None and len(biases):
+            places = zip(addresses.biases(name, bias_region), biases.tolist(), strict=True)
+            for element, (address, number) in enumerate(places):
+                yield Access(address, number, name, f"bias {tensor}", element)
+
+
+def _state_accesses(engine: Engine, addresses: AddressMap, name: str) -> Iterator[Access]:
+    for tensor in Tensor:
+        state = engine.tiles[name].random.states[tensor]
+        yield Access(addresses.state(name, tensor), state, name, "random state", tensor)
