@@ -3,6 +3,11 @@
 One seeded epoch in float64 records the largest magnitude of each tensor. Each exponent is the
 smallest whose power of two no value has passed; a format then saturates only what later epochs and
 other seeds add.
+
+Neither a percentile nor headroom did better. Test accuracy of digits_mlp after three epochs, LWP+SC
+under `compact`, mean of 8 seeds (standard deviation about 1): float32 95.4; this rule 95.4;
+activations a bit tighter 95.0, wider 95.2; input a bit wider 94.9; weights a bit wider 95.1.
+Gradients a bit tighter 10.2: those of the logits no longer sum to zero, and every ReLU dies.
 """
 
 from collections import defaultdict
