@@ -59,10 +59,6 @@ class Arithmetic(ABC):
         """Real numbers in this number system, in `target` where it has formats."""
 
     @abstractmethod
-    def decode(self, tensor: torch.Tensor, source: Fixed) -> torch.Tensor:
-        """The real numbers (float64) that a tensor in format `source` stands for."""
-
-    @abstractmethod
     def one(self, frac: int) -> int:
         """The number 1 with `frac` fractional bits."""
 
@@ -126,9 +122,6 @@ class IntegerArithmetic(Arithmetic):
         clamped = np.clip(scaled, target.minimum, target.maximum)
         return torch.from_numpy(clamped.astype(np.int64))
 
-    def decode(self, tensor: torch.Tensor, source: Fixed) -> torch.Tensor:
-        return tensor.double() * 2.0**-source.frac
-
     def one(self, frac: int) -> int:
         return 1 << frac
 
@@ -188,9 +181,6 @@ class FloatArithmetic(Arithmetic):
 
     def encode(self, values: NDArray[np.float64], target: Fixed) -> torch.Tensor:
         return torch.as_tensor(values, dtype=self.dtype)
-
-    def decode(self, tensor: torch.Tensor, source: Fixed) -> torch.Tensor:
-        return tensor.double()
 
     def one(self, frac: int) -> int:
         return 1

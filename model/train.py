@@ -15,6 +15,7 @@ from model.feed import Phase, run_phases
 from model.initial import initial_parameters
 from model.options import preset_name
 from model.progress import progress_bar
+from model.tiles.loss import Counters
 from spec.errors import InputError
 from spec.files import write_text
 from spec.packets import Kind
@@ -28,7 +29,10 @@ Report = Callable[[int], None]
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What `result.json` holds. Accuracies are shares from 0 to 1; `seconds` are of training."""
+    """What `result.json` holds. Accuracies are shares from 0 to 1; `seconds` are of training.
+
+    `loss_after` is the mean cross-entropy of the test split in nats.
+    """
 
     net: str
     method: str
@@ -41,6 +45,7 @@ class TrainResult:
     samples_per_second: float
     accuracy_before: float
     accuracy_after: float
+    loss_after: float
     hardware_hash: str
     run_hash: str
 
@@ -75,7 +80,7 @@ class Trainer:
     def run(self, report: Report) -> TrainResult:
         """Everything that is left to do; calls `report` with the training turns done so far."""
         if not self._progress.turns:
-            self._progress = Progress(0, self._accuracy("before"))
+            self._progress = Progress(0, self._test("before").accuracy)
         start, done = perf_counter(), self._progress.turns
         self._saved = start
         self._train(report)
@@ -84,7 +89,7 @@ class Trainer:
         save_checkpoint(self.checkpoint, self.engine, self._progress)
         turns = self.phases["train"].turns
         samples = sum(header.kind is Kind.TRAIN for header, _ in islice(turns, done, None))
-        return self._result(samples, seconds, self._accuracy("after"))
+        return self._result(samples, seconds, self._test("after"))
 
     @property
     def accuracy_so_far(self) -> float:
@@ -102,19 +107,19 @@ class Trainer:
                 save_checkpoint(self.checkpoint, self.engine, self._progress)
                 self._saved = perf_counter()
 
-    def _accuracy(self, phase: str) -> float:
+    def _test(self, phase: str) -> Counters:
         self.engine.loss.clear()
         self._feed(self.phases[phase])
-        accuracy = self.engine.loss.counters[Kind.EVAL].accuracy
+        counters = self.engine.loss.counters[Kind.EVAL]
         self.engine.loss.clear()
-        return accuracy
+        return counters
 
     def _feed(self, phase: Phase, start: int = 0, end: int | None = None) -> None:
         images = self._images[phase.name]
         for header, sample in phase.turns[start:end]:
             self.engine.slot(header, None if sample is None else images[sample])
 
-    def _result(self, samples: int, seconds: float, accuracy: float) -> TrainResult:
+    def _result(self, samples: int, seconds: float, after: Counters) -> TrainResult:
         plan = self.engine.plan
         return TrainResult(
             net=plan.network.name,
@@ -127,7 +132,8 @@ class Trainer:
             seconds=seconds,
             samples_per_second=samples / seconds,
             accuracy_before=self._progress.accuracy_before,
-            accuracy_after=accuracy,
+            accuracy_after=after.accuracy,
+            loss_after=after.loss / max(1, after.seen) * self.engine.arithmetic.loss_scale,
             hardware_hash=plan.hardware.hash,
             run_hash=plan.run_hash,
         )

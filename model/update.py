@@ -57,7 +57,8 @@ def integer_update(
     """`spec.update.update` of every element, bit for bit; all values are int64.
 
     `words` are the random words of the velocities and of the weights, None where the formats round
-    half up. `predicted` has the master's fractional bits.
+    half up. `predicted` has the master's fractional bits. The sums are exact, so the spike's
+    u' + c (g' - u') is written as (1 - c) u' + c g', which costs fewer passes over the tensor.
     """
     master, velocity = moments
     c = coefficients
@@ -66,10 +67,10 @@ def integer_update(
         decayed = decayed + rounded(master << formats.decay_headroom, c.decay_shift)
     change = rounded(decayed - velocity, c.momentum_shift, words[0])
     velocity = (change + velocity).clamp_(formats.velocity.minimum, formats.velocity.maximum)
-    step = velocity << SPIKE_FRAC
+    step = velocity * (c.step_mantissa * ((1 << SPIKE_FRAC) - c.spike))
     if c.spike:
-        step += decayed.sub_(velocity).mul_(c.spike)
-    step = rounded(step.mul_(c.step_mantissa), c.step_shift, words[1])
+        step.add_(decayed, alpha=c.step_mantissa * c.spike)
+    step = rounded(step, c.step_shift, words[1])
     master = (master - step).clamp_(formats.master.minimum, formats.master.maximum)
     if not c.prediction_mantissa:
         return Updated(Moments(master, velocity), master)

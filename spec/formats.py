@@ -6,6 +6,7 @@ gates, and tests compare both with what stands here.
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from spec.errors import InputError
 
@@ -37,11 +38,11 @@ class Fixed:
         if self.width < 1 or (self.signed and self.width < 2):
             raise InputError(f"width must be at least {1 + self.signed}, not {self.width}")
 
-    @property
+    @cached_property
     def minimum(self) -> int:
         return -(1 << (self.width - 1)) if self.signed else 0
 
-    @property
+    @cached_property
     def maximum(self) -> int:
         return (1 << (self.width - self.signed)) - 1
 

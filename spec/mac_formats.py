@@ -1,6 +1,7 @@
 """The formats of a tile with weights, and the widths of its exact sums (design, section 5)."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from spec.errors import InputError
 from spec.formats import EXACT_FLOAT64_BITS, Fixed, product_limit, signed_width
@@ -22,27 +23,27 @@ class MacFormats:
     parameters: ParameterFormats
     relu: bool
 
-    @property
+    @cached_property
     def forward_frac(self) -> int:
         """Fractional bits of the forward sums."""
         return self.source.frac + self.parameters.working.frac
 
-    @property
+    @cached_property
     def data_frac(self) -> int:
         return self.target_gradient.frac + self.parameters.working.frac
 
-    @property
+    @cached_property
     def weight_frac(self) -> int:
         return self.target_gradient.frac + self.source.frac
 
-    @property
+    @cached_property
     def bias(self) -> Fixed:
         """The working copy of a bias: the master's format, no finer than the sums it preloads."""
         master = self.parameters.master
         surplus = max(0, master.frac - self.forward_frac)
         return Fixed(master.width - surplus, master.frac - surplus)
 
-    @property
+    @cached_property
     def bias_shift(self) -> int:
         """Left shift that brings a bias to the forward sums' binary point."""
         return self.forward_frac - self.bias.frac

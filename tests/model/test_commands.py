@@ -122,6 +122,7 @@ def test_training_writes_a_result_and_continues_from_its_checkpoint(
     assert (result["samples"], result["seed"], result["preset"]) == (300, 4, "compact")
     assert result["accuracy_before"] < 0.3
     assert result["accuracy_after"] > 0.5
+    assert 0.1 < result["loss_after"] < 2.3
     assert result["samples_per_second"] > 0
     more = [*shared, "--seed", "4", "--resume", str(folder / "checkpoint.pt"), "--samples", "330"]
     assert call(monkeypatch, *more) == 0
