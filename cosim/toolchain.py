@@ -26,6 +26,8 @@ import find_libpython
 from cocotb_tools import config
 from cocotb_tools.check_results import get_results
 
+from spec.errors import InputError
+
 _OLDEST = (5, 36)
 _TIMESCALE = "1ns/1ns"
 _PREFIX = "Vtop"
@@ -39,7 +41,7 @@ endmodule
 """
 
 
-class ToolError(RuntimeError):
+class ToolError(InputError):
     """A tool is missing or too old; the message is one line that names what to install."""
 
 

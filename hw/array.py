@@ -204,11 +204,12 @@ class TileArray(wiring.Component):
     def _bus(self, m: Module, cores: dict[str, DenseCore | LossCore], committed: Signal) -> None:
         """Register the request, select the tile, collect answers: BUS_READ_LATENCY clocks."""
         low, middle = self._map.offset_bits, self._map.offset_bits + REGION_BITS
-        address, write = Signal.like(self.bus.address), Signal()
+        address, enable, write = Signal.like(self.bus.address), Signal(), Signal()
         write_data = Signal(DATA_BITS)
         m.d.sync += [
             address.eq(self.bus.address),
-            write.eq(self.bus.write),
+            enable.eq(self.bus.enable),
+            write.eq(self.bus.enable & self.bus.write),
             write_data.eq(self.bus.write_data),
         ]
         offset, region, block = address[:low], address[low:middle], address[middle:]
@@ -220,7 +221,7 @@ class TileArray(wiring.Component):
         answers = [self._array_registers(m, block, offset, write, write_data, travelling, refused)]
         for name, core in cores.items():
             bus = core.bus
-            mine = block == 1 + self._hardware.index(name)
+            mine = enable & (block == 1 + self._hardware.index(name))
             shadow = (region == Region.REGISTERS) & (offset < STATE_BASE)
             locked = travelling & shadow if isinstance(core, DenseCore) else 0
             m.d.comb += [

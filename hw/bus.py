@@ -10,9 +10,14 @@ TILE_READ_LATENCY = 2
 
 
 def host_bus(address_bits: int) -> wiring.Signature:
-    """The port of the array, from the host's side: data follow BUS_READ_LATENCY clocks later."""
+    """The port of the array, from the host's side.
+
+    `enable` asks for a read, or for a write if `write` is high too; what was read follows
+    BUS_READ_LATENCY clocks later.
+    """
     return wiring.Signature(
         {
+            "enable": Out(1),
             "address": Out(address_bits),
             "write": Out(1),
             "write_data": Out(DATA_BITS),

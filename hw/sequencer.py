@@ -36,6 +36,7 @@ class Sequencer(wiring.Component):
     step, stash, gradient, weight, bias: the step issued now and its addresses.
     emission: what the step sends.
     updated: all weights of a training sample are written: random states move on.
+    started, waiting: a slot starts in this clock; the tile waits for a packet or for room.
     """
 
     def __init__(self, geometry: MacGeometry) -> None:
@@ -69,6 +70,7 @@ class Sequencer(wiring.Component):
                 "emission": Out(EMISSION),
                 "updated": Out(1),
                 "started": Out(1),
+                "waiting": Out(1),
                 **{name: Out(width) for name, width in widths.items()},
             }
         )
@@ -80,15 +82,19 @@ class Sequencer(wiring.Component):
         kinds = list(self._passes)
         tail = Signal(range(UPDATE_TAIL + 1))
         with m.FSM(name="slot"):
-            with m.State("TAKE_FORWARD"), m.If(self.pending):
-                self._take_forward(m)
+            with m.State("TAKE_FORWARD"):
+                m.d.comb += self.waiting.eq(~self.started)
+                with m.If(self.pending):
+                    self._take_forward(m)
             with m.State("FORWARD"):
                 self._walk(m, PassKind.FORWARD, self.target_room)
                 with m.If(self._generators[PassKind.FORWARD].over):
                     m.d.comb += self.take.eq(1)
                     m.next = "TAKE_BACKWARD"
-            with m.State("TAKE_BACKWARD"), m.If(self.gradient_pending):
-                self._take_backward(m, kinds[1].name)
+            with m.State("TAKE_BACKWARD"):
+                m.d.comb += self.waiting.eq(~self.gradient_pending)
+                with m.If(self.gradient_pending):
+                    self._take_backward(m, kinds[1].name)
             for kind, following in zip(kinds[1:], [*kinds[2:], None], strict=True):
                 with m.State(kind.name):
                     self._walk(m, kind, self.source_room)
@@ -136,6 +142,7 @@ class Sequencer(wiring.Component):
         yields = generator.last & (forward or backward)
         taken = generator.step & generator.advance
         m.d.comb += [
+            self.waiting.eq(generator.step & ~generator.advance),
             generator.run.eq(1),
             generator.advance.eq(room | ~yields),
             step.valid.eq(taken),

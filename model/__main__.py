@@ -19,6 +19,7 @@ from model.options import (
 )
 from model.train import Trainer, TrainResult, train
 from spec.errors import InputError
+from spec.files import writable_folder
 from spec.plan import Plan
 from spec.zoo import ZooEntry, zoo_entry
 
@@ -64,15 +65,6 @@ def calibrate_command(net: str) -> None:
     """Measure the ranges of a network's tensors and write them into spec/calibration."""
     path = calibrate(zoo_entry(net or DEFAULT_NET)).save(net or DEFAULT_NET)
     print(path)
-
-
-def writable_folder(path: Path) -> Path:
-    """Make a folder for results before any work is done; InputError when that is impossible."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make folder {path}: {error.strerror}") from None
-    return path
 
 
 def _show(result: TrainResult, folder: Path) -> None:

@@ -98,9 +98,10 @@ class BeatLayout:
         """The inverse of `pack`."""
         values = unpack_fields(self.fields, beat)
         header = Header(Kind(values["kind"]), bool(values.get("commit", 0)), values.get("label", 0))
-        return header, self._elements(values["data"]), bool(values["last"])
+        return header, self.elements(values["data"]), bool(values["last"])
 
-    def _elements(self, data: int) -> list[int]:
+    def elements(self, data: int) -> list[int]:
+        """The numbers in a beat's `data` field, lane by lane."""
         width = self.format.width
         numbers = [(data >> lane * width) & ((1 << width) - 1) for lane in range(self.lanes)]
         if self.format.signed:

@@ -24,8 +24,8 @@ from spec.packets import BeatLayout, Kind
 from spec.random_bits import Tensor
 from spec.registers import Region, offset_bits
 
-ACTIVITY = data.StructLayout({"started": 1, "busy": 1})
-"""For observers: a slot starts in this clock; the multipliers work in this clock."""
+ACTIVITY = data.StructLayout({"started": 1, "busy": 1, "waiting": 1})
+"""For observers: in this clock a slot starts; the multipliers work; the tile waits for others."""
 
 
 def turn_layout(geometry: MacGeometry) -> data.StructLayout:
@@ -105,6 +105,7 @@ class DenseCore(wiring.Component):
             registers.commit.eq(sequencer.commit),
             registers.updated.eq(sequencer.updated),
             self.activity.started.eq(sequencer.started),
+            self.activity.waiting.eq(sequencer.waiting),
             self.activity.busy.eq(
                 sequencer.step.valid & (sequencer.step.kind != PassKind.BACKWARD_BIAS)
             ),

@@ -53,11 +53,13 @@ def test_the_array_equals_the_golden_engine_whatever_the_host_s_pace(hold: float
     loaded = []
 
     async def feed(ctx) -> None:
+        ctx.set(array.bus.enable, 1)
         for access in (*coefficient_accesses(before), *state_accesses(before)):
             ctx.set(array.bus.address, access.address)
             ctx.set(array.bus.write, 1)
             ctx.set(array.bus.write_data, access.word)
             await ctx.tick()
+        ctx.set(array.bus.enable, 0)  # the address stays: an idle bus must disturb nobody
         ctx.set(array.bus.write, 0)
         loaded.append(True)
         for beat in beats:
@@ -81,6 +83,7 @@ def test_the_array_equals_the_golden_engine_whatever_the_host_s_pace(hold: float
                 received.append(payload)
         assert received == expected
         await ctx.tick().repeat(100)
+        ctx.set(array.bus.enable, 1)
         for access in state_accesses(after):
             ctx.set(array.bus.address, access.address)
             await ctx.tick().repeat(BUS_READ_LATENCY)

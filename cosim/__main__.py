@@ -1,0 +1,145 @@
+"""`python -m cosim`: co-simulate, generate Verilog, measure speed."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from cosim.bench import measure
+from cosim.harness import build
+from cosim.report import report_data, report_table, save_report
+from cosim.run import Progress, Settings, cosimulate
+from cosim.toolchain import Simulator, lint
+from cosim.generate import WAIVER, write_verilog
+from model.command import run
+from model.data import load_dataset
+from model.options import (
+    chosen,
+    length_options,
+    plan_options,
+    preset_name,
+    training_samples,
+    whole_number,
+)
+from model.progress import progress_bar
+from spec.errors import InputError
+from spec.files import writable_folder
+from spec.plan import Plan
+from spec.zoo import ZooEntry
+
+ICARUS_SAMPLES = 20
+LARGEST_STALL = 90
+
+
+@click.group(no_args_is_help=False)
+def commands() -> None:
+    """The array in simulation, against the golden model."""
+
+
+@commands.command("sim")
+@plan_options
+@length_options
+@click.option("--stall", metavar="0..90", help="Percent of clocks to hold every stream.")
+@click.option("--sim", metavar="verilator|icarus", help="Default verilator.")
+@click.option("--waves", metavar="0|1", help="Record every signal.")
+@click.option("--output", default="build/sim", help="Folder of the reports.")
+def sim_command(
+    entry: ZooEntry,
+    plan: Plan,
+    samples: str | None,
+    epochs: str | None,
+    stall: str | None,
+    sim: str | None,
+    waves: str | None,
+    output: str,
+) -> int:
+    """Train a network in RTL and compare it with the golden model, bit for bit."""
+    console = Console()
+    simulator = chosen("sim", Simulator, sim or Simulator.VERILATOR.value)
+    held = _stall(stall)
+    recording = _switch("waves", waves)
+    dataset = load_dataset(entry.dataset)
+    if simulator is Simulator.ICARUS and not (samples or epochs):
+        samples = str(ICARUS_SAMPLES)
+    count = training_samples(samples, epochs, entry, len(dataset.train))
+    folder = writable_folder(Path(output) / f"{plan.network.name}-{plan.run.method.value}")
+    plan.save(folder / "plan.json")
+    with console.status(f"building the simulator of {plan.network.name} ({plan.hardware.hash})"):
+        built = build(plan.hardware, simulator, waves=recording)
+    settings = Settings(count, folder / "simulator.log", held)
+    with progress_bar() as bar:
+        task = bar.add_task("before", total=None, note="")
+
+        def show(progress: Progress) -> None:
+            note = f"{progress.cycles:,} cycles, accuracy {100 * progress.accuracy:.1f} %"
+            bar.update(
+                task,
+                description=progress.phase,
+                completed=progress.slots,
+                total=progress.total,
+                note=note,
+            )
+
+        outcome = cosimulate(built, plan, dataset, settings, show)
+    extra = {"preset": preset_name(plan), "stall": held, "simulator": simulator.value}
+    data = report_data(plan, outcome, count, extra)
+    save_report(data, folder / "report.json")
+    console.print(report_table(data))
+    console.print(f"report: {folder / 'report.json'}", highlight=False)
+    if outcome.wave_file:
+        console.print(f"waves: {outcome.wave_file}", highlight=False)
+    return _verdict(data)
+
+
+@commands.command("verilog")
+@plan_options
+@click.option("--output", default="build/verilog", help="Folder of the Verilog.")
+def verilog_command(entry: ZooEntry, plan: Plan, output: str) -> int:
+    """Write Verilog, plan.json and interface.json, and lint them."""
+    files = write_verilog(plan, writable_folder(Path(output)))
+    complaints = lint([files.verilog], "tidemill", WAIVER)
+    for path in files.all:
+        print(path)
+    if complaints:
+        print(complaints, file=sys.stderr)
+        return 1
+    return 0
+
+
+@commands.command("bench")
+@plan_options
+@click.option("--output", default="build/bench.json", help="File of the results.")
+def bench_command(entry: ZooEntry, plan: Plan, output: str) -> None:
+    """Measure the speed of simulation and golden model, as ratios of one run."""
+    path = Path(output)
+    writable_folder(path.parent)
+    save_report(measure(entry, plan, Console()), path)
+    print(path)
+
+
+def _verdict(data: dict[str, Any]) -> int:
+    if data["mismatch"] is None:
+        return 0
+    print(f"mismatch: {data['mismatch']['text']}", file=sys.stderr)
+    for name, state in data["mismatch"].get("streams", {}).items():
+        print(f"  {name}: {state}", file=sys.stderr)
+    return 1
+
+
+def _stall(text: str | None) -> int:
+    percent = whole_number("stall", text) if text else 0
+    if percent > LARGEST_STALL:
+        raise InputError(f"stall must be from 0 to {LARGEST_STALL} percent, not {percent}")
+    return percent
+
+
+def _switch(name: str, text: str | None) -> bool:
+    if text not in (None, "", "0", "1"):
+        raise InputError(f"{name} must be 0 or 1, not {text!r}")
+    return text == "1"
+
+
+if __name__ == "__main__":
+    run(commands)
