@@ -12,7 +12,9 @@ from spec.files import write_text
 from spec.plan import Plan
 
 
-def report_data(plan: Plan, outcome: Outcome, samples: int, extra: dict[str, Any]) -> dict[str, Any]:
+def report_data(
+    plan: Plan, outcome: Outcome, samples: int, extra: dict[str, Any]
+) -> dict[str, Any]:
     """The content of report.json; accuracies and utilisations are shares from 0 to 1."""
     tiles = _tiles(plan, outcome)
     bottleneck = max(tiles.values(), key=lambda tile: tile["slot_cycles_formula"])
@@ -49,7 +51,9 @@ def report_table(data: dict[str, Any]) -> Table:
     table = Table(show_header=False, title=f"{data['net']}, {data['method']}")
     equal = "yes, every bit" if data["bit_exact"] else "NO"
     table.add_row("array equals golden model", equal)
-    table.add_row("packets and words compared", f"{data['tensors_compared']:,} and {data['words_compared']:,}")
+    table.add_row(
+        "packets and words compared", f"{data['tensors_compared']:,} and {data['words_compared']:,}"
+    )
     table.add_row("training samples, slots", f"{data['samples']:,}, {data['slots']:,}")
     table.add_row("cycles", f"{data['cycles']:,} ({data['cycles_per_second']:,} a second)")
     table.add_row("MAC utilisation of the bottleneck", _percent(data["mac_utilisation"]))

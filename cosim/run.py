@@ -91,6 +91,28 @@ def cosimulate(
     return _Cosimulation(build, plan, dataset, settings, report).run()
 
 
+def measure_speed(build: Build, plan: Plan, dataset: Dataset, settings: Settings) -> float:
+    """Cycles per second of the simulator under cocotb, with nobody beside it."""
+    return _Cosimulation(build, plan, dataset, settings, lambda _: None).speed()
+
+
+def run_image(plan: Plan, dataset: Dataset, settings: Settings) -> str:
+    """The same run for cosim/verilog/plain.cpp: words in hexadecimal."""
+    phases = run_phases(plan, dataset, settings.samples)
+    golden = Golden(plan, dataset, phases)
+    writes = [*coefficient_accesses(golden.engine), *state_accesses(golden.engine)]
+    packets = _pack(golden)
+    entrance = plan.hardware.edges[0]
+    layout = entrance.forward
+    bits = layout.width + (entrance.beats - 1) * layout.lanes * layout.format.width
+    count = -(-bits // 32)
+    words = [count, len(writes)]
+    words += (word for access in writes for word in (access.address, access.word))
+    words.append(len(packets))
+    words += (packet >> 32 * i & 0xFFFF_FFFF for packet in packets for i in range(count))
+    return "\n".join(f"{word:x}" for word in words)
+
+
 @dataclass
 class _Score:
     """Predictions of the array, counted by phase."""
@@ -165,6 +187,11 @@ class _Cosimulation:
         if suspect is not None:
             difference = self._look_closer(suspect)
         return self._outcome(finished, difference, words, session.wave_file)
+
+    def speed(self) -> float:
+        with self._simulate(NOTHING, self._settings.log) as session:
+            finished = session.run(self._run(self._packets), lambda _: None)
+        return finished.cycles / finished.seconds
 
     def _golden(self) -> Golden:
         return Golden(self._plan, self._dataset, self._phases)
