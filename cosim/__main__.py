@@ -8,11 +8,11 @@ import click
 from rich.console import Console
 
 from cosim.bench import measure
+from cosim.generate import WAIVER, write_verilog
 from cosim.harness import build
 from cosim.report import report_data, report_table, save_report
 from cosim.run import Progress, Settings, cosimulate
 from cosim.toolchain import Simulator, lint
-from cosim.generate import WAIVER, write_verilog
 from model.command import run
 from model.data import load_dataset
 from model.options import (

@@ -34,7 +34,7 @@ def state_accesses(engine: Engine) -> list[Access]:
     The same list serves to load the array before a run and to check it afterwards.
     """
     addresses = AddressMap(engine.plan.hardware)
-    accesses = []
+    accesses: list[Access] = []
     for planned in engine.plan.hardware.dense:
         accesses += _memory_accesses(engine, addresses, planned.tile.name)
         accesses += _state_accesses(engine, addresses, planned.tile.name)
@@ -88,7 +88,7 @@ def _integers(coefficients: object) -> UpdateCoefficients:
 def _memory_accesses(engine: Engine, addresses: AddressMap, name: str) -> Iterator[Access]:
     parameters = engine.tiles[name].parameters
     count = prod(engine.tiles[name].shape)
-    master, velocity = (flat.split([count, len(flat) - count]) for flat in parameters.moments)
+    master, velocity = ((flat[:count], flat[count:]) for flat in parameters.moments)
     working = (parameters.working.weights, parameters.working.biases)
     for tensor, (weights, biases), region, bias_region in (
         ("master weight", master, Region.MASTER, Region.BIAS_MASTER),

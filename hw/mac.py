@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import reduce
 from operator import add
 
 from amaranth import Module, Mux, Shape, Signal, Value, signed
-from amaranth.lib import data, enum, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.delay import delayed
@@ -25,7 +26,7 @@ TO_TOTALS = TO_SUMS + mac.SUM_LATENCY
 TO_ROUNDING = TO_TOTALS + mac.ACCUMULATE_LATENCY
 
 
-class PassKind(enum.Enum, shape=2):
+class PassKind(IntEnum):
     """Which product a step is part of."""
 
     FORWARD = 0
@@ -37,7 +38,7 @@ class PassKind(enum.Enum, shape=2):
 STEP = data.StructLayout(
     {
         "valid": 1,
-        "kind": PassKind,
+        "kind": 2,
         "first": 1,
         "last": 1,
         "evaluate": 1,

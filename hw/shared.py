@@ -23,7 +23,7 @@ class ModuleLibrary:
         kind = type(component).__name__
         name = f"{kind.lower()}_{hashlib.sha256(repr((kind, key)).encode()).hexdigest()[:8]}"
         self.modules.setdefault(name, component)
-        component._MustUse__used = True  # type: ignore[attr-defined]  # its module is
+        component._MustUse__used = True  # its module is
         ports: dict[str, Any] = {"i_clk": ClockSignal(), "i_rst": ResetSignal()}
         for path, member, value in component.signature.flatten(component):
             direction = "i" if member.flow is wiring.In else "o"

@@ -43,7 +43,7 @@ def load_dataset(name: str) -> Dataset:
 
 def _digits() -> Dataset:
     """scikit-learn's 1,797 real 8x8 images of handwritten digits: 1,437 to train, 360 to test."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(labels))
