@@ -115,7 +115,7 @@ def explain(
     for beat, (ours, theirs) in enumerate(zip(expected, actual, strict=False)):
         for name, lane, a, b in _elements(golden, suspect.stream, stream.fields, ours, theirs):
             if a != b:
-                what = tensor if lane is not None or name == "data" else f"{tensor} {name}"
+                what = tensor if name == "data" else f"{tensor} {name}"
                 sample = samples[slot] if slot >= 0 else None
                 return Difference(tile, what, sample, suspect.slot, beat, lane, a, b)
     return None
@@ -135,16 +135,16 @@ def _producer(hardware: HardwarePlan, stream: int) -> tuple[str, str, int]:
 def _elements(
     golden: Golden, stream: int, fields: Fields, ours: int, theirs: int
 ) -> Iterator[tuple[str, int | None, int, int]]:
-    """(field, lane, expected, actual) of a beat; lanes of the data as numbers."""
+    """(field, lane, expected, actual) of a beat: side signals first, then the data by lane."""
     left, right = unpack_fields(fields, ours), unpack_fields(fields, theirs)
+    for name in left:
+        if name != "data":
+            yield name, None, left[name], right[name]
     if stream < len(golden.layouts):
         elements = golden.layouts[stream].elements
         pairs = zip(elements(left["data"]), elements(right["data"]), strict=True)
         for lane, (a, b) in enumerate(pairs):
             yield "data", lane, a, b
-    for name in left:
-        if name != "data":
-            yield name, None, left[name], right[name]
 
 
 def first_wrong_word(accesses: Sequence[Access], words: Sequence[int]) -> Difference | None:

@@ -48,7 +48,7 @@ def test_a_corrupted_weight_is_reported_at_its_tile_and_lane(laboratory: Laborat
 
 
 def test_a_corrupted_velocity_is_found_though_it_shows_late(laboratory: Laboratory) -> None:
-    tamper = changed("three", "velocity", 0, 1 << 3)
+    tamper = changed("three", "velocity", 0, 1 << 12)
     assert laboratory.run(bench_plan(), tamper=tamper).difference is not None
 
 
