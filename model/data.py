@@ -22,6 +22,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def first(self, count: int) -> "Split":
+        """The first samples alone."""
+        return Split(self.images[:count], self.labels[:count])
+
 
 @dataclass(frozen=True)
 class Dataset:
