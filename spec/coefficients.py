@@ -46,9 +46,11 @@ def quantize_coefficients(
     Raises InputError when the learning rate, the momentum or the delay is out of their range.
     """
     momentum_shift = _nearest_power("momentum", 1 - wanted.momentum, MOMENTUM_SHIFT_LIMIT)
-    decay_shift = 0
+    decay_shift, alignment = 0, 0
     if wanted.weight_decay:
-        decay_shift = _nearest_power("weight decay", wanted.weight_decay, DECAY_SHIFT_LIMIT)
+        alignment = max(0, formats.master.frac - formats.velocity.frac)
+        limit = DECAY_SHIFT_LIMIT - alignment
+        decay_shift = _nearest_power("weight decay", wanted.weight_decay, limit)
     eta = wanted.learning_rate / (1 - wanted.momentum)
     mantissa, eta_shift = _mantissa_and_shift(eta, formats)
     spike_wanted = wanted.b * (1 - wanted.momentum)
@@ -63,9 +65,7 @@ def quantize_coefficients(
         prediction_mantissa=mantissa * wanted.horizon,
         prediction_shift=_prediction_shift(formats, eta_shift),
         decay=bool(wanted.weight_decay),
-        decay_shift=decay_shift + max(0, formats.master.frac - formats.velocity.frac)
-        if wanted.weight_decay
-        else 0,
+        decay_shift=decay_shift + alignment,
     )
     errors = (
         CoefficientError("1 - momentum", 1 - wanted.momentum, 2.0**-momentum_shift),
@@ -73,7 +73,7 @@ def quantize_coefficients(
         CoefficientError("spike c", spike_wanted, spike / (1 << SPIKE_FRAC)),
         CoefficientError("horizon T", wanted.horizon, wanted.horizon),
         CoefficientError(
-            "weight decay", wanted.weight_decay, 2.0**-decay_shift if decay_shift else 0.0
+            "weight decay", wanted.weight_decay, 2.0**-decay_shift if wanted.weight_decay else 0.0
         ),
     )
     return QuantizedCoefficients(integers, errors)
