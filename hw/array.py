@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 from hw.bus import host_bus
 from hw.delay import delayed
 from hw.mac import MacParameters
+from hw.queue import QUEUE_DEPTH
 from hw.shared import shared
 from hw.stash import MaskStash, Stash
 from hw.streams import packet_stream
@@ -213,11 +214,14 @@ class TileArray(wiring.Component):
             write_data.eq(self.bus.write_data),
         ]
         offset, region, block = address[:low], address[low:middle], address[middle:]
-        travelling, refused = Signal(), Signal()
-        with m.If(committed):
-            m.d.sync += travelling.eq(0)
-        with m.If(self.i.valid & self.i.ready & self.i.payload.last & self.i.payload.commit):
-            m.d.sync += travelling.eq(1)
+        entered, travelling, refused = Signal(), Signal(), Signal()
+        commits = Signal(range(self._packets_on_their_way + 1))
+        payload = self.i.payload
+        m.d.comb += [
+            entered.eq(self.i.valid & self.i.ready & payload.last & payload.commit),
+            travelling.eq(commits != 0),
+        ]
+        m.d.sync += commits.eq(commits + entered - committed)
         answers = [self._array_registers(m, block, offset, write, write_data, travelling, refused)]
         for name, core in cores.items():
             bus = core.bus
@@ -238,6 +242,13 @@ class TileArray(wiring.Component):
         for answer in answers[1:]:
             total = total | answer
         m.d.sync += self.bus.read_data.eq(total)
+
+    @property
+    def _packets_on_their_way(self) -> int:
+        """At most so many are between the input and the loss tile: bubbles fill queues, too."""
+        hardware = self._hardware
+        stashes = sum(stash_depth(hardware.delay(tile.name)) for tile in hardware.network.tiles)
+        return stashes + QUEUE_DEPTH * len(hardware.dense)
 
     def _array_registers(
         self,
