@@ -43,7 +43,10 @@ def decode(hint: Any, data: Any, where: str = "plan") -> Any:
             legal = ", ".join(str(member.value) for member in hint)
             raise InputError(f"{where} must be one of {legal}, not {data!r}") from None
     if hint is float and type(data) is int:
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise InputError(f"{where} is too large a number") from None
     if type(data) is not hint:
         raise InputError(f"{where} must be {hint.__name__}, not {data!r}")
     return data

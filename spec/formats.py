@@ -14,6 +14,8 @@ from spec.errors import InputError
 EXACT_FLOAT64_BITS = 53
 #: The update runs in int64; one bit is the sign.
 EXACT_INT64_BITS = 63
+#: Far beyond any exact sum; keeps an edited plan from asking for any amount of memory.
+LARGEST_FORMAT_BITS = 1 << 10
 
 
 class Rounding(Enum):
@@ -37,6 +39,11 @@ class Fixed:
     def __post_init__(self) -> None:
         if self.width < 1 or (self.signed and self.width < 2):
             raise InputError(f"width must be at least {1 + self.signed}, not {self.width}")
+        if max(self.width, abs(self.frac)) > LARGEST_FORMAT_BITS:
+            raise InputError(
+                f"width and fractional bits must be at most {LARGEST_FORMAT_BITS}, "
+                f"not {self.width} and {self.frac}"
+            )
 
     @cached_property
     def minimum(self) -> int:

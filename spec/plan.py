@@ -81,8 +81,9 @@ class DensePlan:
 class HardwarePlan:
     """All that the generated Verilog depends on.
 
-    Raises InputError when lanes do not divide their channels or differ between neighbours, formats
-    could pass the exact range, or a stash needs more than `stash_bits` bits.
+    Raises InputError when edges differ from the network's, lanes do not divide their channels or
+    differ between neighbours, formats could pass the exact range, or a stash needs more than
+    `stash_bits` bits.
     """
 
     network: Network
@@ -95,6 +96,8 @@ class HardwarePlan:
             raise InputError(f"the plan must describe the edges of {self.network.name}, in order")
         if tuple(planned.tile for planned in self.dense) != self.network.dense_tiles:
             raise InputError(f"the plan must describe the tiles of {self.network.name}, in order")
+        for edge in self.edges:
+            self._check_edge(edge)
         for planned in self.dense:
             self._check_lanes(planned)
             self._check_stash(planned.tile.name)
@@ -102,6 +105,13 @@ class HardwarePlan:
         logits = self.source_of(self.network.tiles[-1].name).activation
         if logits != LOGITS:
             raise InputError(f"the loss takes logits in {LOGITS}, not {logits}")
+
+    def _check_edge(self, planned: EdgePlan) -> None:
+        shape = self.network.output_shapes[planned.edge.source]
+        if planned.shape != shape:
+            raise InputError(f"{planned.edge}: shape must be {shape}, not {planned.shape}")
+        if planned.tokens < 0:
+            raise InputError(f"{planned.edge}: tokens must be at least 0, not {planned.tokens}")
 
     def _check_lanes(self, planned: DensePlan) -> None:
         name, folding = planned.tile.name, planned.folding
@@ -276,7 +286,7 @@ class Plan:
         """Raises InputError when the text is not a plan or its hashes do not match."""
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise InputError(f"{name} is not JSON: {error}") from None
         expected = {"hardware_hash", "run_hash", "hardware", "run", "derived"}
         if not isinstance(data, dict) or data.keys() != expected:
