@@ -1,9 +1,10 @@
 """Float hyperparameters, the methods, and the nearest integers that stand for them."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from spec.coefficients import quantize_coefficients
@@ -130,10 +131,14 @@ def test_hyperparameters_out_of_range_are_refused(eta: float, m: float, decay: f
         Hyperparameters(eta, m, decay)
 
 
-@given(parameter_formats(), st.floats(2.0**-24, 64))
-def test_no_representable_learning_rate_is_nearer(formats: ParameterFormats, eta: float) -> None:
+@settings(max_examples=60)
+@given(parameter_formats(), st.floats(0, 1) | st.floats(0.45, 0.55), st.data())
+def test_no_representable_learning_rate_is_nearer(
+    formats: ParameterFormats, between: float, data: st.DataObject
+) -> None:
     possible = representable(formats)
-    assume(min(possible.values()) <= eta <= max(possible.values()))
+    low, high = data.draw(st.sampled_from(list(pairwise(sorted(set(possible.values()))))))
+    eta = float(low) + between * float(high - low)
     integers = quantize_coefficients(coefficients(eta), formats).integers
     chosen = possible[integers.step_mantissa, integers.step_shift]
     assert abs(chosen - Fraction(eta)) == min(abs(p - Fraction(eta)) for p in possible.values())
@@ -142,6 +147,7 @@ def test_no_representable_learning_rate_is_nearer(formats: ParameterFormats, eta
     )
 
 
+@settings(max_examples=60)
 @given(parameter_formats(), st.data())
 def test_representable_learning_rates_are_exact(
     formats: ParameterFormats, data: st.DataObject
@@ -153,6 +159,7 @@ def test_representable_learning_rates_are_exact(
     assert error.relative == 0
 
 
+@settings(max_examples=60)
 @given(parameter_formats(), st.floats(2.0**-60, 2.0**30))
 def test_a_learning_rate_out_of_range_is_answered_with_the_range(
     formats: ParameterFormats, eta: float

@@ -129,6 +129,13 @@ def test_widths_without_a_value_bit_are_refused(width: int, signed: bool) -> Non
         Fixed(width, 0, signed)
 
 
+@given(st.integers(1025), st.booleans())
+def test_formats_of_any_amount_of_memory_are_refused(size: int, signed: bool) -> None:
+    for width, frac in ((size, 0), (8, size), (8, -size)):
+        with pytest.raises(InputError, match=f"at most 1024, not {width} and {frac}"):
+            Fixed(width, frac, signed)
+
+
 @given(st.integers(0, 1 << 80))
 def test_the_signed_width_is_the_least_that_holds_the_limit(limit: int) -> None:
     width = signed_width(limit)
