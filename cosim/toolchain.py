@@ -344,7 +344,7 @@ def _cocotb_settings(simulator: Simulator, top: str, module: str, results: Path)
     """Our environment and the variables that cocotb reads in the simulator."""
     library = find_libpython.find_libpython()
     if library is None:
-        raise ToolError("libpython not found: install a Python built with its shared library")
+        raise ToolError("the shared library of Python not found: apt-get install libpython3-dev")
     settings = {
         "COCOTB_RESULTS_FILE": str(results),
         "COCOTB_TEST_MODULES": module,

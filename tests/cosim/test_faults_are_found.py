@@ -53,9 +53,7 @@ def test_a_corrupted_velocity_is_found_though_it_shows_late(laboratory: Laborato
 
 
 @pytest.mark.parametrize("name", ["momentum_shift", "step_mantissa", "spike"])
-def test_a_corrupted_coefficient_is_reported_at_its_tile(
-    laboratory: Laboratory, name: str
-) -> None:
+def test_a_corrupted_coefficient_is_reported_at_its_tile(laboratory: Laboratory, name: str) -> None:
     tamper = changed("one", f"coefficient {name}", 0, 2)
     difference = laboratory.run(bench_plan(), tamper=tamper).difference
     assert difference is not None
