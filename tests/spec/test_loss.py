@@ -85,7 +85,7 @@ def test_gradients_sum_to_zero_but_for_rounding(
         return
     step = 2.0**-target.frac
     classes = len(logits)
-    bound = classes * (step / 2 + 2.0 ** -(PROBABILITY_FRAC + 1)) + 2.0**-19
+    bound = classes * (step / 2 + 2.0 ** -(PROBABILITY_FRAC + 1)) + classes * 2.0**-20
     assert abs(sum(gradients) * step) <= bound
     assert gradients[label] <= 0
     assert all(g >= 0 for i, g in enumerate(gradients) if i != label)
