@@ -19,9 +19,11 @@ class OutputQueue(wiring.Component):
     Parameters
     ----------
     shape: payload of the stream.
+    depth: beats that it holds.
     """
 
-    def __init__(self, shape: data.Layout) -> None:
+    def __init__(self, shape: data.Layout, depth: int = QUEUE_DEPTH) -> None:
+        self._depth = depth
         super().__init__(
             {
                 "room": Out(1),
@@ -35,9 +37,9 @@ class OutputQueue(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.fifo = queue = fifo.SyncFIFOBuffered(
-            width=self.beat.shape().size, depth=QUEUE_DEPTH
+            width=self.beat.shape().size, depth=self._depth
         )
-        free = Signal(range(QUEUE_DEPTH + 1), init=QUEUE_DEPTH)
+        free = Signal(range(self._depth + 1), init=self._depth)
         m.d.comb += [
             self.room.eq(free != 0),
             queue.w_data.eq(self.beat),
