@@ -40,5 +40,5 @@ def random_word(state: int, index: int) -> int:
 
 def initial_state(seed: int, tile: int, tensor: Tensor) -> int:
     """The first state of a tensor of the tile at position `tile` of the network; never zero."""
-    mixed = random_word((seed ^ GOLDEN) & MASK or GOLDEN, len(Tensor) * tile + tensor)
+    mixed = random_word((seed ^ GOLDEN) & MASK, len(Tensor) * tile + tensor)
     return mixed or GOLDEN
