@@ -1,33 +1,30 @@
 """The whole array in Amaranth's simulator, against the golden engine."""
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from amaranth.sim import Simulator
 
-from cosim.host import coefficient_accesses, state_accesses
+from cosim.host import Access, coefficient_accesses, state_accesses
 from hw.array import TileArray
 from model.arithmetic import IntegerArithmetic
 from model.engine import Engine, SlotRecord
 from model.feed import Turn, training
 from model.packets import packet_beats
-from spec.mac import Folding
-from spec.network import Network
 from spec.packets import RESULT_FIELDS, Header, Kind, pack_fields
 from spec.plan import Plan
-from spec.registers import BUS_READ_LATENCY, IDENTITY, VERSION, AddressMap, ArrayRegister
-from spec.shape import Shape
-from spec.tiles import Dense, Loss
-from tests.hw.conftest import receive, send, simulate
-from tests.model.small import encoded, small_data, small_engine, small_entry, small_plan
+from spec.registers import BUS_READ_LATENCY
+from tests.model.small import encoded, small_data, small_engine, small_plan
 
 SAMPLES = 6
 LONGEST = 20_000
 
 
-def slots(plan: Plan) -> tuple[Engine, Engine, list[tuple[Turn, object]], list[SlotRecord]]:
+def slots(
+    plan: Plan,
+) -> tuple[Engine, Engine, list[tuple[Turn, torch.Tensor | None]], list[SlotRecord]]:
     """A short run: the engine before and after it, its input and its records."""
     arithmetic = IntegerArithmetic()
     data = small_data(SAMPLES)
@@ -55,11 +52,12 @@ def test_the_array_equals_the_golden_engine_whatever_the_host_s_pace(hold: float
     array = TileArray(plan.hardware)
     simulator = Simulator(array)
     simulator.add_clock(1e-6)
-    received, mismatches = [], []
+    received: list[int] = []
+    mismatches: list[tuple[Access, int]] = []
     rng = random.Random(1)
     loaded = []
 
-    async def feed(ctx) -> None:
+    async def feed(ctx: Any) -> None:
         ctx.set(array.bus.enable, 1)
         for access in (*coefficient_accesses(before), *state_accesses(before)):
             ctx.set(array.bus.address, access.address)
@@ -77,7 +75,7 @@ def test_the_array_equals_the_golden_engine_whatever_the_host_s_pace(hold: float
             await ctx.tick().until(array.i.ready)
             ctx.set(array.i.valid, 0)
 
-    async def collect(ctx) -> None:
+    async def collect(ctx: Any) -> None:
         for _ in range(LONGEST):
             if len(received) == len(expected):
                 break
@@ -102,85 +100,3 @@ def test_the_array_equals_the_golden_engine_whatever_the_host_s_pace(hold: float
     simulator.run()
     assert received == expected
     assert not mismatches[:5]
-
-
-def tiny_plan() -> Plan:
-    """2-2-2 in two stages."""
-    network = Network.chain(
-        "tiny",
-        Shape(1, 1, 2),
-        (Dense("one", 2),),
-        (Dense("two", 2, relu=False), Loss("loss")),
-    )
-    entry = replace(small_entry(), network=network, foldings=(Folding(1, 1, 1),) * 2)
-    return small_plan(entry=entry)
-
-
-async def access(ctx: Any, array: TileArray, address: int, word: int | None = None) -> int:
-    """Write a word over the bus, or read one."""
-    ctx.set(array.bus.enable, 1)
-    ctx.set(array.bus.address, address)
-    ctx.set(array.bus.write, word is not None)
-    ctx.set(array.bus.write_data, word or 0)
-    await ctx.tick()
-    ctx.set(array.bus.enable, 0)
-    await ctx.tick().repeat(BUS_READ_LATENCY - 1)
-    return int(ctx.get(array.bus.read_data))
-
-
-def test_the_array_tells_the_hash_of_its_plan() -> None:
-    plan = tiny_plan()
-    array = TileArray(plan.hardware)
-
-    async def check(ctx: Any) -> None:
-        high, low, identity, version = [
-            await access(ctx, array, register)
-            for register in (
-                ArrayRegister.HARDWARE_HASH_HIGH,
-                ArrayRegister.HARDWARE_HASH_LOW,
-                ArrayRegister.IDENTITY,
-                ArrayRegister.VERSION,
-            )
-        ]
-        assert f"{high:08x}{low:08x}" == plan.hardware.hash
-        assert (identity, version) == (IDENTITY, VERSION)
-
-    simulate(array, check)
-
-
-@pytest.mark.parametrize("tile", ["one", "two"])
-def test_a_coefficient_write_is_refused_while_a_commit_is_on_its_way(tile: str) -> None:
-    plan = tiny_plan()
-    array = TileArray(plan.hardware)
-    layout = plan.hardware.edges[0].forward
-    spike = AddressMap(plan.hardware).coefficient(tile, "spike")
-    status = int(ArrayRegister.STATUS)
-    travelling, refused = 1, 2
-    bubble, commit = (layout.beats(Header(Kind.BUBBLE, c), [])[0] for c in (False, True))
-
-    async def check(ctx: Any) -> None:
-        rng = random.Random(0)
-        await access(ctx, array, spike, 5)
-        assert await access(ctx, array, status) == 0
-        # Nobody takes results: the first bubble keeps the second from reaching the loss.
-        await send(ctx, array.i, [bubble, commit], rng)
-        await ctx.tick().repeat(100)
-        assert await access(ctx, array, status) == travelling
-        await access(ctx, array, spike, 9)
-        assert await access(ctx, array, status) == travelling | refused
-        assert await access(ctx, array, spike) == 5
-
-        await receive(ctx, array.o, 4, rng)
-        await ctx.tick().repeat(100)
-        assert await access(ctx, array, status) == refused
-        assert await access(ctx, array, spike) == 5
-        await access(ctx, array, status, refused)
-        assert await access(ctx, array, status) == 0
-        await access(ctx, array, spike, 9)
-        assert await access(ctx, array, spike) == 9
-        await send(ctx, array.i, [commit], rng)
-        await receive(ctx, array.o, 2, rng)
-        assert await access(ctx, array, status) == 0
-        assert await access(ctx, array, spike) == 9
-
-    simulate(array, check)

@@ -36,7 +36,9 @@ def numbers(rng: random.Random, format: Fixed, count: int) -> list[int]:
 
 def coefficients(rng: random.Random, decay: bool, mantissa: int = 15) -> UpdateCoefficients:
     """Anything that the registers and the shift limits allow."""
-    values = {name: rng.randrange(1 << bits) for name, bits in COEFFICIENT_BITS.items()}
+    values: dict[str, Any] = {
+        name: rng.randrange(1 << bits) for name, bits in COEFFICIENT_BITS.items()
+    }
     values["step_shift"] = rng.randint(0, SHIFT_LIMIT)
     values["step_mantissa"] = rng.randint(0, mantissa)
     return UpdateCoefficients(**{**values, "decay": decay})

@@ -31,10 +31,10 @@ logit_lists = st.one_of(
 gradient_formats = st.builds(Fixed, st.integers(10, 24), st.integers(8, 20))
 
 
-def softmax(logits: list[int]) -> np.ndarray:
+def softmax(logits: list[int]) -> list[float]:
     values = np.array(logits, dtype=np.float64) / (1 << LOGITS.frac)
     powers = np.exp(values - values.max())
-    return powers / powers.sum()
+    return [float(power) for power in powers / powers.sum()]
 
 
 def float_loss(logits: list[int], label: int) -> float:

@@ -56,8 +56,9 @@ def value(number: int, target: Fixed) -> Fraction:
 
 def misses(number: int, exact: Fraction, target: Fixed) -> Fraction:
     """Distance from the exact value, saturated, in steps of the format."""
-    nearest = min(max(exact * Fraction(2) ** target.frac, target.minimum), target.maximum)
-    return abs(number - nearest)
+    limits = Fraction(target.minimum), Fraction(target.maximum)
+    nearest = min(max(exact * Fraction(2) ** target.frac, limits[0]), limits[1])
+    return abs(Fraction(number) - nearest)
 
 
 @given(settings(), words, st.booleans(), st.data())
