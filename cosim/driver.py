@@ -185,4 +185,5 @@ class Bench:
             for count, p in zip(self._packets, self._probes, strict=True)
         ]
         seconds = perf_counter() - begin
-        return Finished(self._cycle(), seconds, activity, states if stuck else None)
+        answered = self._word(bench.answered)()
+        return Finished(answered, self._cycle(), seconds, activity, states if stuck else None)

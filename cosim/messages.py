@@ -86,9 +86,13 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a run; `stuck` has the state of every stream when the array stopped answering."""
+    """The end of a run; `stuck` has the state of every stream when the array stopped answering.
+
+    `cycles` ends with the last result; `simulated` counts those until the driver saw it, too.
+    """
 
     cycles: int
+    simulated: int
     seconds: float
     activity: list[TileActivity]
     stuck: list[StreamState] | None = None

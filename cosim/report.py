@@ -31,7 +31,7 @@ def report_data(
         "slots": outcome.slots,
         "cycles": outcome.cycles,
         "seconds": round(outcome.seconds, 3),
-        "cycles_per_second": round(outcome.cycles / outcome.seconds),
+        "cycles_per_second": round(outcome.cycles_per_second),
         "mac_utilisation": bottleneck["mac_utilisation"],
         "accuracy_before": outcome.accuracies["before"],
         "accuracy_after": outcome.accuracies["after"],

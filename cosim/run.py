@@ -64,6 +64,7 @@ class Outcome:
     words_compared: int
     slots: int
     cycles: int
+    cycles_per_second: float
     seconds: float
     activity: list[TileActivity]
     accuracies: dict[str, float]
@@ -191,7 +192,7 @@ class _Cosimulation:
     def speed(self) -> float:
         with self._simulate(NOTHING, self._settings.log) as session:
             finished = session.run(self._run(self._packets), lambda _: None)
-        return finished.cycles / finished.seconds
+        return finished.simulated / finished.seconds
 
     def _golden(self) -> Golden:
         return Golden(self._plan, self._dataset, self._phases)
@@ -278,6 +279,7 @@ class _Cosimulation:
             words_compared=words,
             slots=self._score.slots,
             cycles=finished.cycles,
+            cycles_per_second=finished.simulated / finished.seconds,
             seconds=finished.seconds,
             activity=finished.activity,
             accuracies={phase.name: self._score.accuracy(phase.name) for phase in self._phases},
