@@ -192,11 +192,17 @@ def test_momentum_is_the_power_of_two_nearest_in_ratio(
     st.integers(0, (1 << HORIZON_BITS) - 1),
     st.one_of(st.just(0.0), st.floats(2.0**-40, 1, exclude_max=True)),
     st.floats(0, 1),
+    st.sampled_from([2.0**-6, 3 * 2.0**-7, 13 * 2.0**-9]),
 )
 def test_integers_fit_their_registers_and_errors_say_what_they_stand_for(
-    formats: ParameterFormats, momentum_shift: int, horizon: int, decay: float, spike: float
+    formats: ParameterFormats,
+    momentum_shift: int,
+    horizon: int,
+    decay: float,
+    spike: float,
+    eta: float,
 ) -> None:
-    wanted = coefficients(2.0**-6, momentum_shift, horizon, decay, b=spike * 2.0**momentum_shift)
+    wanted = coefficients(eta, momentum_shift, horizon, decay, b=spike * 2.0**momentum_shift)
     try:
         quantized = quantize_coefficients(wanted, formats)
     except InputError as refusal:
