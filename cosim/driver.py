@@ -29,6 +29,7 @@ from cosim.messages import (
 CLOCK = 10
 """Steps (nanoseconds) of a clock; waits are multiples, so that no access meets an edge."""
 QUEUE = 256
+"""Packets that the bench's input memory holds, as in tidemill_bench.v.in."""
 LOG = 1024
 BUS = 4096
 QUANTUM_SLOTS = 48

@@ -17,8 +17,6 @@ VERILOG = Path(__file__).parent / "verilog"
 VISIBLE = VERILOG / "visible.vlt"
 TOP = "tidemill_top"
 BENCH = "tidemill_bench"
-QUEUE = 256
-"""Packets that the bench's input memory holds; tidemill_bench.v.in has the same number."""
 DEFAULT_BUILDS = ROOT / "build" / "simulator"
 
 

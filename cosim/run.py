@@ -20,7 +20,7 @@ from cosim.messages import Finished, Report, Run, Setup, StreamState, TileActivi
 from cosim.session import Session, simulate
 from model.data import Dataset
 from model.feed import Phase, Turn, run_phases
-from spec.packets import Kind
+from spec.packets import RESULT_FIELDS, Kind, unpack_fields
 from spec.plan import Plan
 
 PATIENCE_SLOTS = 400
@@ -132,12 +132,13 @@ class _Score:
     def take(self, words: Sequence[int]) -> None:
         """Words of the output stream; each slot's result comes before its `done`."""
         for word in words:
-            if word >> 2 & 1:
+            result = unpack_fields(RESULT_FIELDS, word)
+            if result["done"]:
                 continue
             self.phase, turn = next(self._turns)
             self.slots += 1
             if turn.header.kind is not Kind.BUBBLE:
-                hit = word >> 3 & 0x3FF == turn.header.label
+                hit = result["prediction"] == turn.header.label
                 self.seen[self.phase] = self.seen.get(self.phase, 0) + 1
                 self.correct[self.phase] = self.correct.get(self.phase, 0) + hit
 
