@@ -148,47 +148,54 @@ class Stash(wiring.Component):
         ]
 
 
-class MaskStash(wiring.Component):
-    """A ring of ReLU masks, one bit an output: written by forward passes, read `delay` slots later.
+class KeptStash(wiring.Component):
+    """A ring of what forward passes leave for the backward pass of the same sample: ReLU masks,
+    normalised activations, places of maxima.
 
-    Every slot writes one packet (one word for a bubble) and releases one, so that the ring needs
-    no flow control. A word is read in one clock.
+    Every slot begins and writes one packet (one word for a bubble) and releases one. A tile with
+    parameters, which takes forward and backward packets by turns, needs no flow control; others may
+    begin a packet only while there is `room`. A word is read in one clock.
 
     Parameters
     ----------
-    lanes: bits of a word.
+    width: bits of a word.
     words: words of a packet with data.
     entries: packets that the ring holds: delay + 2.
     delay: slots between a packet's forward and backward pass.
     """
 
-    def __init__(self, lanes: int, words: int, entries: int, delay: int) -> None:
+    def __init__(self, width: int, words: int, entries: int, delay: int) -> None:
         if delay + 2 > entries:
             raise ValueError(f"entries must be at least {delay + 2}, not {entries}")
         self._words, self._entries, self._delay = words, entries, delay
-        super().__init__({"port": Out(mask_port(lanes, words).flip())})
+        super().__init__({"port": Out(kept_port(width, words).flip())})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         port = self.port
         m.submodules.memory = memory = Memory(
-            shape=port.mask.shape(), depth=self._entries * self._words, init=[]
+            shape=port.word.shape(), depth=self._entries * self._words, init=[]
         )
         writer, reader = memory.write_port(), memory.read_port()
         m.submodules.write = write = _Pointer(self._entries, self._words)
         m.submodules.late = late = _Pointer(self._entries, self._words)
         young = Signal(range(self._delay + 1), init=self._delay)
+        used = Signal(range(self._entries + 1))
         index = Signal(range(self._words))
+        forgotten = Signal()
         m.d.comb += [
+            port.room.eq(used != self._entries),
             writer.addr.eq(write.base + index),
-            writer.data.eq(port.mask),
+            writer.data.eq(port.word),
             writer.en.eq(port.valid),
             write.move.eq(port.valid & port.last),
             reader.addr.eq(late.base + port.beat),
             reader.en.eq(1),
             port.data.eq(reader.data),
-            late.move.eq(port.release & (young == 0)),
+            forgotten.eq(port.release & (young == 0)),
+            late.move.eq(forgotten),
         ]
+        m.d.sync += used.eq(used + port.begin - forgotten)
         with m.If(port.valid):
             m.d.sync += index.eq(Mux(port.last, 0, index + 1))
         with m.If(port.release & (young != 0)):
@@ -196,15 +203,23 @@ class MaskStash(wiring.Component):
         return m
 
 
-def mask_port(lanes: int, words: int) -> wiring.Signature:
-    """What a tile core sees of its mask stash; the core drives the `Out` members."""
+def kept_port(width: int, words: int) -> wiring.Signature:
+    """What a tile core sees of a kept stash; the core drives the `Out` members.
+
+    room, begin: another packet may be begun; one is begun now.
+    valid, last, word: the next word of the packet begun first.
+    beat, data: word to read, one clock before its data, of the packet `delay` slots old.
+    release: the backward pass of that packet (or of a bubble of the reset) is over.
+    """
     return wiring.Signature(
         {
+            "room": In(1),
+            "begin": Out(1),
             "valid": Out(1),
             "last": Out(1),
-            "mask": Out(lanes),
+            "word": Out(width),
             "beat": Out(range(words)),
-            "data": In(lanes),
+            "data": In(width),
             "release": Out(1),
         }
     )

@@ -5,8 +5,11 @@ the pass needs and occupies the whole MAC array. Every kind of layer that runs o
 described by four nests; the address generators of the hardware are built from nothing else.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
 from math import prod
+from operator import add
 
 MEMORY_LATENCY = 1
 """Cycles from an address to its word."""
@@ -56,50 +59,141 @@ class Folding:
 
 
 @dataclass(frozen=True)
-class Loop:
-    """One level of a nest: its trip count, and what one trip adds to each address (in words).
+class Offset:
+    """What a step or a trip adds to each address (in words).
 
-    `index` is what it adds to the element index, within its tensor, of the word's first lane.
+    `index` counts elements of the tensor that the pass yields, to the word's first lane. `row` and
+    `column` locate the operand that may lie in the padding.
     """
 
-    count: int
     stash: int = 0
     gradient: int = 0
     weight: int = 0
     bias: int = 0
     index: int = 0
+    row: int = 0
+    column: int = 0
+
+    def __add__(self, other: "Offset") -> "Offset":
+        return Offset(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: "Offset") -> "Offset":
+        return self + -1 * other
+
+    def __rmul__(self, times: int) -> "Offset":
+        return Offset(*(times * member for member in astuple(self)))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One level of a nest.
+
+    With P the number of `starts`, trip t adds (t // P) * step + starts[t % P]; t % P is its phase.
+    `count` is the number of trips; where it depends on the phase of an outer loop, `by` is the level
+    of that loop and `count` has one number for each of its phases.
+    """
+
+    count: int | tuple[int, ...]
+    step: Offset = Offset()
+    starts: tuple[Offset, ...] = (Offset(),)
+    by: int | None = None
+
+    @property
+    def trips(self) -> int:
+        """Of a loop whose count depends on no other."""
+        if not isinstance(self.count, int):
+            raise TypeError(f"count must be one number, not {self.count!r}")
+        return self.count
+
+    def at(self, trip: int) -> Offset:
+        """What trip number `trip` adds."""
+        turn, phase = divmod(trip, len(self.starts))
+        return turn * self.step + self.starts[phase]
 
 
 @dataclass(frozen=True)
 class Pass:
     """A loop nest, outermost first, of which the `reduction` innermost loops form one sum.
 
-    After the last step of each sum the pass idles for `idle` cycles, which it needs where the
-    update unit takes longer over a block than the multipliers.
+    Addresses start at `origin`. An operand whose row or column lies outside `bounds` (rows, columns)
+    is zero. After the last step of each sum the pass idles for `idle` cycles, which it needs where
+    the update unit takes longer over a block than the multipliers.
     """
 
     loops: tuple[Loop, ...]
     reduction: int
     idle: int = 0
+    origin: Offset = Offset()
+    bounds: tuple[int, int] | None = None
 
     @property
     def results(self) -> int:
         """Sums that the pass yields."""
-        return prod(loop.count for loop in self.loops[: len(self.loops) - self.reduction])
+        return prod(loop.trips for loop in self.loops[: len(self.loops) - self.reduction])
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Cycles in which the pass issues."""
-        return prod(loop.count for loop in self.loops)
+        total = 1
+        inner: dict[int, list[int]] = {}
+        for loop in self.loops:
+            if loop.by is not None:
+                counts = inner.setdefault(loop.by, [1] * len(self.loops[loop.by].starts))
+                inner[loop.by] = [a * b for a, b in zip(counts, self._counts(loop), strict=True)]
+        for level, loop in enumerate(self.loops):
+            if level in inner:
+                total *= sum(inner[level][trip % len(loop.starts)] for trip in range(loop.trips))
+            elif loop.by is None:
+                total *= loop.trips
+        return total
 
     @property
     def cycles(self) -> int:
         return self.steps + self.results * self.idle
 
-    @property
-    def terms(self) -> int:
-        """Steps that one sum adds up."""
-        return self.steps // self.results
+    def walk(self) -> Iterator["Step"]:
+        """Every step in order: the reference for the address generators."""
+        yield from self._walk((), self.origin)
+
+    def trips(self, level: int, outer: Sequence[int]) -> int:
+        """Trips of a loop, given those of the loops around it."""
+        loop = self.loops[level]
+        if loop.by is None:
+            return loop.trips
+        return self._counts(loop)[outer[loop.by] % len(self.loops[loop.by].starts)]
+
+    def _walk(self, outer: tuple[int, ...], at: Offset) -> Iterator["Step"]:
+        level = len(outer)
+        if level == len(self.loops):
+            yield self._step(outer, at)
+            return
+        for trip in range(self.trips(level, outer)):
+            yield from self._walk((*outer, trip), at + self.loops[level].at(trip))
+
+    def _step(self, trips: tuple[int, ...], at: Offset) -> "Step":
+        ends = [trip == self.trips(level, trips) - 1 for level, trip in enumerate(trips)]
+        inner = len(trips) - self.reduction
+        padded = self.bounds is not None and not (
+            0 <= at.row < self.bounds[0] and 0 <= at.column < self.bounds[1]
+        )
+        first = not any(trips[inner:])
+        return Step(at, first, all(ends[inner:]), all(ends), padded)
+
+    @staticmethod
+    def _counts(loop: Loop) -> tuple[int, ...]:
+        return loop.count if isinstance(loop.count, tuple) else (loop.count,)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a pass: its addresses, whether it is the first and last of its sum and the last
+    of all, and whether its operand is padding."""
+
+    at: Offset
+    first: bool
+    last: bool
+    final: bool
+    padded: bool
 
 
 @dataclass(frozen=True)

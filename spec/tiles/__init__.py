@@ -3,9 +3,29 @@
 `hw/tiles` and `model/tiles` hold the hardware and the golden counterpart under the same names.
 """
 
-from spec.tiles.dense import Dense
+from spec.tiles.branch import Add, Fork, Shortcut
+from spec.tiles.conv import Conv, dense
 from spec.tiles.loss import Loss
+from spec.tiles.norm import Norm
+from spec.tiles.pool import AveragePool, MaxPool
 
-Tile = Dense | Loss
+Tile = Conv | Norm | MaxPool | AveragePool | Fork | Add | Shortcut | Loss
+ParameterTile = Conv | Norm
+"""The kinds that can have parameters."""
+TRANSPARENT = (MaxPool, Fork, Add, Shortcut)
+"""The kinds that hand numbers through: all their edges share one format in each direction."""
 
-__all__ = ["Dense", "Loss", "Tile"]
+__all__ = [
+    "TRANSPARENT",
+    "Add",
+    "AveragePool",
+    "Conv",
+    "Fork",
+    "Loss",
+    "MaxPool",
+    "Norm",
+    "ParameterTile",
+    "Shortcut",
+    "Tile",
+    "dense",
+]
