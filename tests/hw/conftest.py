@@ -2,16 +2,16 @@
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from amaranth import Value
 from amaranth.hdl import Elaboratable
 from amaranth.sim import Simulator
 
+from spec.formats import Fixed
 from spec.mac_formats import MacFormats
 from spec.presets import Preset
-from tests.model.small import small_plan
+from spec.update import ParameterFormats
 
 Testbench = Callable[[Any], Awaitable[None]]
 
@@ -58,5 +58,25 @@ async def receive(
 
 def preset_formats(preset: Preset, relu: bool = False) -> MacFormats:
     """The formats of a tile in the middle of a small network."""
-    hardware = small_plan(preset=preset).hardware
-    return replace(hardware.formats(hardware.dense[1]), relu=relu)
+    widths = preset.widths
+    gradient = Fixed.covering(widths.gradient, 0)
+    return MacFormats(
+        source=Fixed.covering(widths.activation, 2, signed=False),
+        source_gradient=gradient,
+        source_stochastic=widths.stochastic_gradient,
+        target=Fixed.covering(widths.activation, 2, signed=not relu),
+        target_gradient=gradient,
+        parameters=ParameterFormats(
+            working=Fixed.covering(widths.working, 1),
+            master=Fixed.covering(widths.master, 1),
+            velocity=Fixed.covering(widths.velocity, -2),
+            gradient=Fixed.covering(widths.weight_gradient, 1),
+            stochastic=widths.stochastic_update,
+        ),
+        relu=relu,
+    )
+
+
+def integers(rng: random.Random, low: int, high: int, count: int) -> list[int]:
+    """Random integers, the extremes often among them."""
+    return [rng.choice((low, high, rng.randint(low, high))) for _ in range(count)]
