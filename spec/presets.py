@@ -6,9 +6,14 @@ from enum import Enum
 
 @dataclass(frozen=True)
 class Widths:
-    """Bits of each kind of tensor, and which of them are rounded stochastically."""
+    """Bits of each kind of tensor, and which of them are rounded stochastically.
+
+    `trunk` are the activations of a residual network's trunk, `normalised` the x^ of a norm.
+    """
 
     activation: int
+    trunk: int
+    normalised: int
     gradient: int
     working: int
     master: int
@@ -32,6 +37,8 @@ class Preset(Enum):
 _WIDTHS = {
     Preset.COMPACT: Widths(
         activation=8,
+        trunk=16,
+        normalised=8,
         gradient=12,
         working=8,
         master=16,
@@ -42,6 +49,8 @@ _WIDTHS = {
     ),
     Preset.WIDE: Widths(
         activation=8,
+        trunk=16,
+        normalised=12,
         gradient=16,
         working=12,
         master=24,

@@ -30,7 +30,7 @@ class EdgeRange:
 
 @dataclass(frozen=True)
 class ParameterRange:
-    """Exponents of a tile's weights and biases, their gradients and velocities."""
+    """Exponents of a tile's weights (gains) and biases (offsets), their gradients and velocities."""
 
     tile: str
     weight: int
@@ -48,11 +48,21 @@ class ParameterRange:
 
 
 @dataclass(frozen=True)
+class NormRange:
+    """Exponents of a norm's x^ and of its reciprocal deviation."""
+
+    tile: str
+    normalised: int
+    rstd: int
+
+
+@dataclass(frozen=True)
 class Ranges:
     """The calibrated ranges of one network."""
 
     network_hash: str
     edges: tuple[EdgeRange, ...]
+    norms: tuple[NormRange, ...]
     parameters: tuple[ParameterRange, ...]
 
     @classmethod
@@ -75,6 +85,9 @@ class Ranges:
 
     def edge(self, edge: Edge) -> EdgeRange:
         return next(found for found in self.edges if found.edge == edge)
+
+    def norm(self, tile: str) -> NormRange:
+        return next(found for found in self.norms if found.tile == tile)
 
     def parameter(self, tile: str) -> ParameterRange:
         return next(found for found in self.parameters if found.tile == tile)

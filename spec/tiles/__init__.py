@@ -15,7 +15,11 @@ ParameterTile = Conv | Norm
 TRANSPARENT = (MaxPool, Fork, Add, Shortcut)
 """The kinds that hand numbers through: all their edges share one format in each direction."""
 
+STREAMING = (Fork, Add, Shortcut)
+"""The kinds that packets pass straight through, beat by beat."""
+
 __all__ = [
+    "STREAMING",
     "TRANSPARENT",
     "Add",
     "AveragePool",

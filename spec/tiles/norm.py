@@ -148,9 +148,7 @@ class NormFormats:
         """The working copy of an offset: the master's format, no finer than what it is added to."""
         assert self.parameters is not None
         surplus = max(0, self.parameters.master.frac - self.affine_frac)
-        return Fixed(
-            self.parameters.master.width - surplus, self.parameters.master.frac - surplus
-        )
+        return Fixed(self.parameters.master.width - surplus, self.parameters.master.frac - surplus)
 
     @cached_property
     def gain_gradient_frac(self) -> int:
