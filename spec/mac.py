@@ -89,8 +89,8 @@ class Loop:
     """One level of a nest.
 
     With P the number of `starts`, trip t adds (t // P) * step + starts[t % P]; t % P is its phase.
-    `count` is the number of trips; where it depends on the phase of an outer loop, `by` is the level
-    of that loop and `count` has one number for each of its phases.
+    `count` is the number of trips; where it depends on the phase of an outer loop, `by` is that
+    loop's level and `count` has one number for each of its phases.
     """
 
     count: int | tuple[int, ...]
@@ -115,8 +115,8 @@ class Loop:
 class Pass:
     """A loop nest, outermost first, of which the `reduction` innermost loops form one sum.
 
-    Addresses start at `origin`. An operand whose row or column lies outside `bounds` (rows, columns)
-    is zero. After the last step of each sum the pass idles for `idle` cycles, which it needs where
+    Addresses start at `origin`. An operand whose row or column lies outside `bounds` (rows,
+    columns) is zero. After the last step of each sum the pass idles for `idle` cycles, which it needs where
     the update unit takes longer over a block than the multipliers.
     """
 

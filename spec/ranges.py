@@ -30,7 +30,7 @@ class EdgeRange:
 
 @dataclass(frozen=True)
 class ParameterRange:
-    """Exponents of a tile's weights (gains) and biases (offsets), their gradients and velocities."""
+    """Exponents of a tile's weights and biases (or gains and offsets), gradients and velocities."""
 
     tile: str
     weight: int

@@ -4,13 +4,17 @@ From the top an address holds the block (0 the array's own registers, 1 + i the 
 the region within the tile, and the offset (see spec/bus).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spec.bus import (
     COEFFICIENTS,
     REGION_BITS,
     STATE_BASE,
+    TILE_REGISTER_BITS,
     ArrayRegister,
     LossRegister,
     Region,
@@ -19,6 +23,10 @@ from spec.bus import (
 )
 from spec.plan import HardwarePlan
 from spec.random_bits import Tensor
+from spec.tile_plans import ConvPlan, NormPlan, ParameterPlan, TilePlan
+from spec.tiles import AveragePool
+
+Addresses = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,12 +35,20 @@ class AddressMap:
 
     hardware: HardwarePlan
 
-    @property
+    @cached_property
     def offset_bits(self) -> int:
         """Offset bits of the widest tile: all blocks have its size."""
-        return max(offset_bits(self.hardware.geometry(p)) for p in self.hardware.dense)
+        return max(self._offset_bits_of(planned) for planned in self.hardware.tiles)
 
-    @property
+    def _offset_bits_of(self, planned: TilePlan) -> int:
+        if isinstance(planned, ConvPlan):
+            return offset_bits(self.hardware.geometry(planned))
+        if isinstance(planned, NormPlan) and planned.tile.affine:
+            words = self.hardware.source_of(planned.tile.name).shape.channels // planned.lanes
+            return max(TILE_REGISTER_BITS, (words - 1).bit_length() + lane_bits(planned.lanes))
+        return TILE_REGISTER_BITS
+
+    @cached_property
     def block_bits(self) -> int:
         return len(self.hardware.network.tiles).bit_length()
 
@@ -52,27 +68,41 @@ class AddressMap:
         return self.tile(name, offset=COEFFICIENTS.index(coefficient))
 
     def state(self, name: str, tensor: Tensor) -> int:
-        """Random state of a tensor of a tile with weights."""
+        """Random state of a tensor of any tile but the loss."""
         return self.tile(name, offset=STATE_BASE + tensor)
 
     def loss(self, register: LossRegister) -> int:
         return self.tile(self.hardware.network.tiles[-1].name, offset=register)
 
-    def weights(self, name: str, region: Region) -> Iterator[int]:
-        """Addresses of a weight memory's elements in the order of the weight tensor."""
-        planned = self.hardware.planned(name)
-        lanes_in, lanes_out = planned.folding.lanes_in, planned.folding.lanes_out
-        inputs = self.hardware.source_of(name).shape.channels
-        bits = lane_bits(planned.folding.multipliers)
-        for output in range(planned.tile.outputs):
-            for source in range(inputs):
-                word = output // lanes_out * (inputs // lanes_in) + source // lanes_in
-                lane = output % lanes_out * lanes_in + source % lanes_in
-                yield self.tile(name, region, word << bits | lane)
+    def weights(self, planned: ParameterPlan, region: Region) -> Addresses:
+        """Addresses of a memory's weights (or gains) in the order of their tensor."""
+        if isinstance(planned, NormPlan):
+            return self._by_channel(planned.tile.name, region, planned.lanes)
+        outputs, rows, columns, inputs = planned.tile.weight_shape(
+            self.hardware.source_of(planned.tile.name).shape
+        )
+        output, tap, source = np.ogrid[:outputs, : rows * columns, :inputs]
+        lanes_in, lanes_out = planned.lanes_in, planned.lanes_out
+        block = output // lanes_out * (rows * columns) + tap
+        word = block * (inputs // lanes_in) + source // lanes_in
+        lane = output % lanes_out * lanes_in + source % lanes_in
+        offsets = (word << lane_bits(planned.folding.multipliers) | lane).reshape(-1)
+        return self.tile(planned.tile.name, region) + offsets
 
-    def biases(self, name: str, region: Region) -> Iterator[int]:
-        """Addresses of a bias memory's elements by output channel."""
-        planned = self.hardware.planned(name)
-        lanes = planned.folding.lanes_out
-        for output in range(planned.tile.outputs):
-            yield self.tile(name, region, output // lanes << lane_bits(lanes) | output % lanes)
+    def biases(self, planned: ParameterPlan, region: Region) -> Addresses:
+        """Addresses of a memory's biases (or offsets) by channel."""
+        return self._by_channel(planned.tile.name, region, planned.lanes_out)
+
+    def _by_channel(self, name: str, region: Region, lanes: int) -> Addresses:
+        channel = np.arange(self.hardware.target_of(name).shape.channels)
+        offsets = channel // lanes << lane_bits(lanes) | channel % lanes
+        return self.tile(name, region) + offsets
+
+
+def tensors_of(planned: TilePlan) -> tuple[Tensor, ...]:
+    """The tensors of a tile (but the loss) that have a random state on the bus."""
+    if isinstance(planned, ConvPlan) or (isinstance(planned, NormPlan) and planned.tile.affine):
+        return tuple(Tensor)
+    if isinstance(planned, NormPlan) or isinstance(planned.tile, AveragePool):
+        return (Tensor.GRADIENT,)
+    return ()

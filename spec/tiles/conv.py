@@ -1,4 +1,4 @@
-"""The convolution tile: y = W * x + b, optionally followed by a ReLU; the only tile with a MAC array.
+"""The convolution tile, the only one with a MAC array: y = W * x + b, optionally with a ReLU.
 
 A linear layer is its 1x1 case on an input of one pixel (`dense`).
 """
