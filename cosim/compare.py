@@ -69,10 +69,13 @@ class StreamComparison:
         return min(self._suspects, key=lambda s: (s.slot, s.stream), default=None)
 
     @property
-    def unmatched(self) -> int:
-        """Packets that only one side has shown."""
+    def missing(self) -> int:
+        """Packets of the golden model that the array has not shown.
+
+        The array may have shown more: backward streams of tiles without parameters run ahead.
+        """
         pairs = zip(self._ours, self._theirs, strict=True)
-        return sum(abs(len(ours) - len(theirs)) for ours, theirs in pairs)
+        return sum(max(0, len(ours) - len(theirs)) for ours, theirs in pairs)
 
     def _extend(self, side: list[list[int]], crcs: Sequence[Sequence[int]]) -> None:
         for stream, new in enumerate(crcs):
@@ -109,11 +112,11 @@ def explain(
     `samples` has the number of the sample that each slot sends, or None.
     """
     hardware = golden.plan.hardware
-    stream = hardware.streams[suspect.stream]
+    fields = hardware.streams[suspect.stream].fields
     tile, tensor, delay = _producer(hardware, suspect.stream)
     slot = suspect.slot - delay
     for beat, (ours, theirs) in enumerate(zip(expected, actual, strict=False)):
-        for name, lane, a, b in _elements(golden, suspect.stream, stream.fields, ours, theirs):
+        for name, lane, a, b in _elements(golden, suspect.stream, fields, ours, theirs):
             if a != b:
                 what = tensor if name == "data" else f"{tensor} {name}"
                 sample = samples[slot] if slot >= 0 else None
@@ -123,13 +126,14 @@ def explain(
 
 def _producer(hardware: HardwarePlan, stream: int) -> tuple[str, str, int]:
     """The tile that feeds a stream, what it sends, and how many slots old its sample is."""
-    edges = hardware.edges
-    if stream < len(edges):
-        return edges[stream].edge.source, f"activation to {edges[stream].edge.target}", 0
-    if stream < 2 * len(edges):
-        edge = edges[2 * len(edges) - 1 - stream].edge
-        return edge.target, f"gradient to {edge.source}", hardware.delay(edge.target)
-    return hardware.network.tiles[-1].name, "result", 0
+    planned = hardware.streams[stream]
+    if planned.edge is None:
+        return hardware.network.tiles[-1].name, "result", 0
+    source, target = planned.edge.source, planned.edge.target
+    adapted = ", adapted" if planned.name.endswith("adapted") else ""
+    if planned.forward:
+        return source, f"activation to {target}{adapted}", 0
+    return target, f"gradient to {source}{adapted}", hardware.delay(target)
 
 
 def _elements(
@@ -140,8 +144,9 @@ def _elements(
     for name in left:
         if name != "data":
             yield name, None, left[name], right[name]
-    if stream < len(golden.layouts):
-        elements = golden.layouts[stream].elements
+    layout = golden.plan.hardware.streams[stream].layout
+    if layout is not None:
+        elements = layout.elements
         pairs = zip(elements(left["data"]), elements(right["data"]), strict=True)
         for lane, (a, b) in enumerate(pairs):
             yield "data", lane, a, b

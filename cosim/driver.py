@@ -131,7 +131,7 @@ class Bench:
         begin = perf_counter()
         quantum_slots = max(1, min(QUANTUM_SLOTS, total // 8))
         quantum = quantum_slots * command.slot_cycles
-        while taken != targets:
+        while any(seen < target for seen, target in zip(taken, targets, strict=True)):
             filled = self._fill(command, filled)
             await Timer(CLOCK * quantum)
             crcs = [list(self._new(i, taken)) for i in range(len(taken))]

@@ -8,19 +8,19 @@ from typing import Any
 
 from hw.array import TileArray
 from hw.emit import to_verilog
-from spec.files import write_text
-from spec.packets import RESULT_FIELDS, Fields
-from spec.plan import HardwarePlan, Plan
-from spec.registers import (
+from spec.bus import (
     BUS_READ_LATENCY,
     COEFFICIENTS,
     REGION_BITS,
     STATE_BASE,
-    AddressMap,
     ArrayRegister,
     LossRegister,
     Region,
 )
+from spec.files import write_text
+from spec.packets import RESULT_FIELDS, Fields
+from spec.plan import HardwarePlan, Plan
+from spec.registers import AddressMap
 
 WAIVER = Path(__file__).parent / "verilog" / "lint.vlt"
 

@@ -43,13 +43,9 @@ class Golden:
         arithmetic = IntegerArithmetic()
         self.plan, self._phases = plan, phases
         self.engine = Engine(plan, arithmetic, initial_parameters(plan, arithmetic))
-        self.layouts = [
-            *(planned.forward for planned in plan.hardware.edges),
-            *(planned.backward for planned in reversed(plan.hardware.edges)),
-        ]
-        entrance = plan.hardware.edges[0].activation
+        entrance = plan.hardware.edges[0]
         self._images = {
-            id(split): arithmetic.encode(split.images, entrance)
+            id(split): arithmetic.encode(split.images, entrance.activation)
             for split in (dataset.train, dataset.test)
         }
 
@@ -67,11 +63,15 @@ class Golden:
 
     def beats(self, record: SlotRecord) -> list[list[list[int]]]:
         """Per stream the packets of a slot, each a list of beats; results are two packets."""
-        streams = [
-            [packet_beats(layout, edge.packet.header, edge.packet.data)]
-            for layout, edge in zip(self.layouts, record.packets, strict=True)
-        ]
-        return [*streams, [[_result(record)], [_done(record)]]]
+        packets = {(seen.edge, seen.forward): seen.packet for seen in record.packets}
+        beats = []
+        for stream in self.plan.hardware.streams:
+            if stream.layout is None or stream.edge is None:
+                beats.append([[_result(record)], [_done(record)]])
+            else:
+                packet = packets[stream.edge, stream.forward]
+                beats.append([packet_beats(stream.layout, packet.header, packet.data)])
+        return beats
 
     def crcs(self, record: SlotRecord) -> list[list[int]]:
         """Per stream the CRCs of a slot's packets."""

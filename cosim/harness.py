@@ -8,9 +8,10 @@ from cosim import toolchain
 from cosim.toolchain import Simulator
 from hw.array import TileArray
 from hw.emit import to_verilog
+from spec.bus import BUS_READ_LATENCY
 from spec.files import write_text
 from spec.plan import HardwarePlan
-from spec.registers import BUS_READ_LATENCY, AddressMap
+from spec.registers import AddressMap
 
 ROOT = Path(__file__).resolve().parent.parent
 VERILOG = Path(__file__).parent / "verilog"
@@ -42,7 +43,7 @@ def bench_verilog(hardware: HardwarePlan) -> str:
         "BEATS": entrance.beats,
         "ADDRESS_BITS": AddressMap(hardware).address_bits,
         "READ_LATENCY": BUS_READ_LATENCY,
-        "TILES": len(hardware.dense),
+        "TILES": len(hardware.convs),
         "OUTPUT_BITS": hardware.streams[-1].width,
     }
     text = (VERILOG / "tidemill_bench.v.in").read_text()

@@ -1,13 +1,16 @@
 """What the host writes before a run and expects after it, as addresses and words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
+
+import torch
 
 from model.engine import Engine
+from spec.bus import COEFFICIENTS, LossRegister, Region
 from spec.packets import Kind
 from spec.random_bits import Tensor
-from spec.registers import COEFFICIENTS, AddressMap, LossRegister, Region
+from spec.registers import AddressMap, tensors_of
+from spec.tile_plans import ConvPlan, NormPlan, ParameterPlan, TilePlan
 from spec.update import UpdateCoefficients
 
 WORD_MASK = 0xFFFF_FFFF
@@ -33,11 +36,13 @@ def state_accesses(engine: Engine) -> list[Access]:
 
     The same list serves to load the array before a run and to check it afterwards.
     """
-    addresses = AddressMap(engine.plan.hardware)
+    hardware = engine.plan.hardware
+    addresses = AddressMap(hardware)
     accesses: list[Access] = []
-    for planned in engine.plan.hardware.dense:
-        accesses += _memory_accesses(engine, addresses, planned.tile.name)
-        accesses += _state_accesses(engine, addresses, planned.tile.name)
+    for planned in hardware.tiles:
+        if isinstance(planned, ConvPlan | NormPlan) and planned.parameters is not None:
+            accesses += _memory_accesses(engine, addresses, planned)
+        accesses += _state_accesses(engine, addresses, planned)
     loss = engine.plan.network.tiles[-1].name
     state = engine.loss.random.states[Tensor.GRADIENT]
     address = addresses.loss(LossRegister.STATE)
@@ -47,17 +52,14 @@ def state_accesses(engine: Engine) -> list[Access]:
 def coefficient_accesses(engine: Engine) -> list[Access]:
     """The shadow coefficients of every tile."""
     addresses = AddressMap(engine.plan.hardware)
-    return [
-        Access(
-            addresses.coefficient(name, coefficient),
-            int(getattr(_integers(tile.shadow), coefficient)),
-            name,
-            f"coefficient {coefficient}",
-            0,
-        )
-        for name, tile in engine.tiles.items()
-        for coefficient in COEFFICIENTS
-    ]
+    accesses = []
+    for planned in engine.plan.hardware.parameterised:
+        name = planned.tile.name
+        shadow = _integers(engine.tiles[name].shadow)
+        for coefficient in COEFFICIENTS:
+            address, value = addresses.coefficient(name, coefficient), getattr(shadow, coefficient)
+            accesses.append(Access(address, int(value), name, f"coefficient {coefficient}", 0))
+    return accesses
 
 
 def counter_accesses(engine: Engine) -> list[Access]:
@@ -85,9 +87,12 @@ def _integers(coefficients: object) -> UpdateCoefficients:
     return coefficients
 
 
-def _memory_accesses(engine: Engine, addresses: AddressMap, name: str) -> Iterator[Access]:
+def _memory_accesses(
+    engine: Engine, addresses: AddressMap, planned: ParameterPlan
+) -> Iterator[Access]:
+    name = planned.tile.name
     parameters = engine.tiles[name].parameters
-    count = prod(engine.tiles[name].shape)
+    count, _ = engine.plan.network.parameter_counts(planned.tile)
     master, velocity = ((flat[:count], flat[count:]) for flat in parameters.moments)
     working = (parameters.working.weights, parameters.working.biases)
     for tensor, (weights, biases), region, bias_region in (
@@ -95,16 +100,23 @@ def _memory_accesses(engine: Engine, addresses: AddressMap, name: str) -> Iterat
         ("velocity", velocity, Region.VELOCITY, Region.BIAS_VELOCITY),
         ("working copy", working, Region.WORKING, Region.BIAS_WORKING),
     ):
-        places = zip(addresses.weights(name, region), weights.flatten().tolist(), strict=True)
-        for element, (address, number) in enumerate(places):
-            yield Access(address, number, name, tensor, element)
+        places = addresses.weights(planned, region).tolist()
+        yield from _accesses(places, weights, name, tensor)
         if biases is not None and len(biases):
-            places = zip(addresses.biases(name, bias_region), biases.tolist(), strict=True)
-            for element, (address, number) in enumerate(places):
-                yield Access(address, number, name, f"bias {tensor}", element)
+            places = addresses.biases(planned, bias_region).tolist()
+            yield from _accesses(places, biases, name, f"bias {tensor}")
 
 
-def _state_accesses(engine: Engine, addresses: AddressMap, name: str) -> Iterator[Access]:
-    for tensor in Tensor:
+def _accesses(
+    places: Sequence[int], numbers: torch.Tensor, name: str, tensor: str
+) -> Iterator[Access]:
+    pairs = zip(places, numbers.flatten().tolist(), strict=True)
+    for element, (address, number) in enumerate(pairs):
+        yield Access(address, number, name, tensor, element)
+
+
+def _state_accesses(engine: Engine, addresses: AddressMap, planned: TilePlan) -> Iterator[Access]:
+    name = planned.tile.name
+    for tensor in tensors_of(planned):
         state = engine.tiles[name].random.states[tensor]
         yield Access(addresses.state(name, tensor), state, name, "random state", tensor)

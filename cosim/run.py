@@ -22,8 +22,9 @@ from model.data import Dataset
 from model.feed import Phase, Turn, run_phases
 from spec.packets import RESULT_FIELDS, Kind, unpack_fields
 from spec.plan import Plan
+from spec.throughput import slot_period
 
-PATIENCE_SLOTS = 400
+PATIENCE_SLOTS = 50
 """Slots without a packet on any stream after which the array counts as stuck."""
 NOTHING = 0xFFFF_FFFF
 """A packet number that is never reached: captures nothing."""
@@ -204,7 +205,7 @@ class _Cosimulation:
         hardware = self._plan.hardware
         setup = Setup(
             streams=len(hardware.streams),
-            tiles=len(hardware.dense),
+            tiles=len(hardware.convs),
             stall=self._settings.stall,
             seed=self._plan.run.seed,
             capture=capture,
@@ -218,15 +219,13 @@ class _Cosimulation:
         hardware = self._plan.hardware
         start = len(self._phases[0].turns)
         stop = start + len(self._phases[1].turns)
-        margin = 4 * (hardware.delay(hardware.network.tiles[0].name) + 2)
+        margin = 4 * (hardware.first_delay + 2)
         slot = self._slot_cycles()
         return Run(packets, (start + margin, stop), slot, PATIENCE_SLOTS * slot)
 
     def _slot_cycles(self) -> int:
         """Cycles of a slot, as good a guess as is needed to pace the driver."""
-        hardware = self._plan.hardware
-        slowest = max(hardware.geometry(planned).slot_cycles for planned in hardware.dense)
-        return slowest * 100 // (100 - self._settings.stall)
+        return round(slot_period(self._plan.hardware)) * 100 // (100 - self._settings.stall)
 
     def _take_golden(self, messages: Iterator[Slots | Final] | list[Slots | Final]) -> Final | None:
         for message in messages:
@@ -244,8 +243,8 @@ class _Cosimulation:
         self._report(Progress(score.phase, score.slots, total, report.cycles, accuracy))
 
     def _check_complete(self) -> None:
-        if self._comparison.unmatched:
-            raise AssertionError(f"{self._comparison.unmatched} packets were never compared")
+        if self._comparison.missing:
+            raise AssertionError(f"{self._comparison.missing} packets were never compared")
 
     def _check_memories(self, session: Session, final: Final) -> Difference | None:
         words = session.read([access.address for access in final.accesses])
@@ -290,7 +289,7 @@ class _Cosimulation:
 
 def _pack(golden: Golden) -> list[int]:
     """Every slot's input packet as the bench's memory holds it: data above side signals."""
-    layout = golden.layouts[0]
+    layout = golden.plan.hardware.edges[0].forward
     side = layout.width - layout.lanes * layout.format.width
     kept: dict[int, int] = {}
     packets = []
@@ -299,7 +298,7 @@ def _pack(golden: Golden) -> list[int]:
         if sample is not None:
             key = sample.data_ptr()
             if key not in kept:
-                kept[key] = _join(sample.tolist(), layout.format.width)
+                kept[key] = _join(sample.flatten().tolist(), layout.format.width)
             packet |= kept[key] << side
         packets.append(packet)
     return packets

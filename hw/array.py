@@ -6,28 +6,32 @@ from amaranth import ClockSignal, Instance, Module, ResetSignal, Signal, Value
 from amaranth.lib import data, fifo, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.activity import ACTIVITY
+from hw.adapter import LaneAdapter
 from hw.bus import host_bus
+from hw.channel import PacketFifo
+from hw.cores import add_core
 from hw.delay import delayed
-from hw.mac import MacParameters
 from hw.queue import QUEUE_DEPTH
 from hw.shared import shared
-from hw.stash import MaskStash, Stash
+from hw.stash import Stash
 from hw.streams import packet_stream
-from hw.tiles.dense import ACTIVITY, DenseCore
-from hw.tiles.loss import LossCore
-from spec.packets import RESULT_FIELDS
-from spec.plan import DensePlan, EdgePlan, HardwarePlan
-from spec.registers import (
+from hw.tiles.conv import ConvCore
+from spec.bus import (
     DATA_BITS,
     IDENTITY,
     REGION_BITS,
     STATE_BASE,
     VERSION,
-    AddressMap,
     ArrayRegister,
     Region,
 )
-from spec.schedule import channel_depth, stash_depth
+from spec.edge_plan import EdgePlan
+from spec.network import INPUT, Edge
+from spec.packets import RESULT_FIELDS
+from spec.plan import HardwarePlan
+from spec.registers import AddressMap
+from spec.tiles import STREAMING
 
 OUTPUT = data.StructLayout(dict(RESULT_FIELDS))
 PROBE_CONTROL = data.StructLayout({"stall": 7, "seed": 32, "capture": 32})
@@ -50,7 +54,7 @@ class TileArray(wiring.Component):
 
     Members
     -------
-    activity: what each tile does now, for observers: the tiles with weights in order.
+    activity: what each tile with a MAC array does now, in order, for observers.
     """
 
     def __init__(self, hardware: HardwarePlan, *, probes: bool = False) -> None:
@@ -60,7 +64,7 @@ class TileArray(wiring.Component):
             "i": In(packet_stream(hardware.edges[0].forward)),
             "o": Out(stream.Signature(OUTPUT)),
             "bus": In(host_bus(self._map.address_bits)),
-            "activity": Out(data.ArrayLayout(ACTIVITY, len(hardware.dense))),
+            "activity": Out(data.ArrayLayout(ACTIVITY, len(hardware.convs))),
         }
         if probes:
             members["probe"] = In(PROBE_CONTROL)
@@ -69,84 +73,114 @@ class TileArray(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         hardware = self._hardware
-        names = [tile.name for tile in hardware.network.tiles]
-        cores: list[DenseCore | LossCore] = []
-        for place, planned in enumerate(hardware.dense):
-            core = self._dense(m, planned, platform)
-            cores.append(core)
-            m.d.comb += self.activity[place].eq(core.activity)
-        loss_edge = hardware.source_of(names[-1])
-        loss = LossCore(
-            loss_edge.shape.channels, loss_edge.lanes, loss_edge.gradient, loss_edge.stochastic
-        )
-        m.submodules[names[-1]] = loss
-        cores.append(loss)
-        self._join(m, dict(zip(names, cores, strict=True)))
-        self._results(m, cores[0], loss)
-        self._bus(m, dict(zip(names, cores, strict=True)), loss.committed)
+        cores = {
+            planned.tile.name: add_core(m, hardware, planned, platform)
+            for planned in hardware.tiles
+        }
+        for place, planned in enumerate(hardware.convs):
+            m.d.comb += self.activity[place].eq(cores[planned.tile.name].activity)
+        for edge in hardware.edges:
+            self._forward(m, edge, cores, platform)
+            if edge.edge.source != INPUT:
+                self._backward(m, edge, cores, platform)
+        first, loss = cores[hardware.tiles[0].tile.name], cores[hardware.tiles[-1].tile.name]
+        self._results(m, first, loss)
+        self._bus(m, cores, loss.committed)
         return m
 
-    def _dense(self, m: Module, planned: DensePlan, platform: object) -> DenseCore:
-        """A tile with weights and the mask stash outside it."""
-        hardware, name = self._hardware, planned.tile.name
-        parameters = MacParameters(
-            hardware.geometry(planned), hardware.formats(planned), hardware.sum_widths(planned)
-        )
-        target = hardware.target_of(name)
-        core = DenseCore(parameters, hardware.source_of(name).beats, target.beats)
-        m.submodules[name] = shared(core, core.key, platform)
-        if planned.tile.relu:
-            delay = hardware.delay(name)
-            mask = MaskStash(target.lanes, target.beats, stash_depth(delay), delay)
-            m.submodules[f"{name}_mask"] = mask
-            wiring.connect(m, core.mask, mask.port)
-        return core
+    def _forward(
+        self, m: Module, planned: EdgePlan, cores: dict[str, Any], platform: object
+    ) -> None:
+        """From the producer, through an adapter where lanes differ, into the consumer's memory."""
+        hardware, edge = self._hardware, planned.edge
+        consumer, name = cores[edge.target], f"{edge.source}_to_{edge.target}"
+        source = wiring.flipped(self.i)
+        if edge.source != INPUT:
+            place = hardware.network.targets(edge.source).index(edge.target)
+            source = _port(cores[edge.source], "o", place)
+        source = self._adapt(m, planned, f"{name}_adapter", source, True, platform)
+        if hasattr(consumer, "stash"):
+            delay = hardware.delay(edge.target)
+            delay = delay if isinstance(consumer, ConvCore) else 0
+            ring_of = (planned.arriving, planned.target_beats, planned.packets, 0, delay)
+            stash = Stash(*ring_of)
+            m.submodules[f"{edge.target}_stash"] = shared(stash, ring_of, platform)
+            wiring.connect(m, consumer.stash, stash.reader)
+            _join(m, source, stash.i)
+            return
+        if planned.packets:
+            fifo_of = (planned.arriving, planned.target_beats, planned.packets, 0)
+            buffer = PacketFifo(*fifo_of)
+            m.submodules[f"{name}_buffer"] = shared(buffer, fifo_of, platform)
+            _join(m, source, buffer.i)
+            source = buffer.o
+        place = hardware.network.sources(edge.target).index(edge.source)
+        _join(m, source, _port(consumer, "i", place))
 
-    def _join(self, m: Module, cores: dict[str, DenseCore | LossCore]) -> None:
-        """Per edge: the consumer's stash forwards, the producer's channel backwards."""
-        for place, planned in enumerate(self._hardware.edges):
-            source, target = planned.edge.source, planned.edge.target
-            core, delay = cores[target], self._hardware.delay(target)
-            stash = Stash(planned.forward, planned.beats, stash_depth(delay), delay=delay)
-            m.submodules[f"{target}_stash"] = stash
-            wiring.connect(m, core.stash, stash.reader)
-            producer = cores.get(source)
-            sender = producer.o if producer is not None else wiring.flipped(self.i)
-            self._connect(m, place, sender, stash.i)
-            if producer is not None:
-                self._channel(m, planned, core, producer)
+    def _backward(
+        self, m: Module, planned: EdgePlan, cores: dict[str, Any], platform: object
+    ) -> None:
+        """From the consumer back into the producer's channel, which holds the edge's tokens."""
+        hardware, edge = self._hardware, planned.edge
+        producer, name = cores[edge.source], f"{edge.source}_to_{edge.target}"
+        place = hardware.network.sources(edge.target).index(edge.source)
+        source = _port(cores[edge.target], "o_gradient", place)
+        source = self._adapt(m, planned, f"{name}_gradient_adapter", source, False, platform)
+        packets = hardware.channel_packets(planned)
+        place = hardware.network.targets(edge.source).index(edge.target)
+        if not isinstance(hardware.network.tile(edge.source), STREAMING):
+            ring_of = (planned.returning, planned.beats, packets, planned.tokens)
+            channel = Stash(*ring_of)
+            m.submodules[f"{edge.source}_channel"] = shared(channel, ring_of, platform)
+            wiring.connect(m, producer.gradient, channel.reader)
+            _join(m, source, channel.i)
+            return
+        if packets:
+            fifo_of = (planned.returning, planned.beats, packets, planned.tokens)
+            buffer = PacketFifo(*fifo_of)
+            m.submodules[f"{name}_channel"] = shared(buffer, fifo_of, platform)
+            _join(m, source, buffer.i)
+            source = buffer.o
+        _join(m, source, _port(producer, "gradient", place))
 
-    def _channel(
+    def _adapt(
         self,
         m: Module,
         planned: EdgePlan,
-        consumer: DenseCore | LossCore,
-        producer: DenseCore | LossCore,
-    ) -> None:
-        depth = channel_depth(planned.tokens)
-        channel = Stash(planned.backward, planned.beats, depth, tokens=planned.tokens)
-        m.submodules[f"{planned.edge.source}_channel"] = channel
-        assert isinstance(producer, DenseCore)
-        wiring.connect(m, producer.gradient, channel.reader)
-        place = self._backward_place(planned)
-        self._connect(m, place, consumer.o_gradient, channel.i)
+        name: str,
+        source: Any,
+        forward: bool,
+        platform: object,
+    ) -> Any:
+        """The stream as it arrives at the other end of its edge, with a probe at either end."""
+        source = self._probe(m, self._place(planned.edge, forward), source)
+        if not planned.adapted:
+            return source
+        before, after = (
+            (planned.forward, planned.target_lanes)
+            if forward
+            else (planned.backward, planned.source_lanes)
+        )
+        adapter = LaneAdapter(before, after)
+        m.submodules[name] = shared(adapter, (before, after), platform)
+        _join(m, source, adapter.i)
+        return self._probe(m, self._place(planned.edge, forward) + 1, adapter.o)
 
-    def _backward_place(self, planned: EdgePlan) -> int:
-        """Position of an edge's backward stream in `hardware.streams`."""
-        edges = self._hardware.edges
-        return 2 * len(edges) - 1 - edges.index(planned)
+    def _place(self, edge: Edge, forward: bool) -> int:
+        """Position in `hardware.streams` of an edge's stream as it leaves its producer."""
+        return next(
+            place
+            for place, stream in enumerate(self._hardware.streams)
+            if (stream.edge, stream.forward) == (edge, forward)
+        )
 
-    def _connect(self, m: Module, place: int, source: Any, sink: Any) -> None:
-        """Join two streams, through a probe if asked for."""
+    def _probe(self, m: Module, place: int, source: Any) -> Any:
+        """The stream behind its probe, if probes are asked for."""
         if not self._probes:
-            m.d.comb += [
-                sink.valid.eq(source.valid),
-                sink.payload.eq(source.payload),
-                source.ready.eq(sink.ready),
-            ]
-            return
+            return source
+        shape = source.payload.shape()
+        shown = stream.Signature(shape).create(path=(f"shown_{place}",))
         payload = source.payload.as_value()
-        last = source.payload.last if "last" in source.payload.shape().members else 1
         carried, ready, valid = Signal(payload.shape()), Signal(), Signal()
         m.submodules[f"probe_{place}"] = Instance(
             "tidemill_probe",
@@ -157,27 +191,28 @@ class TileArray(wiring.Component):
             i_control=self.probe.as_value(),
             i_i_valid=source.valid,
             i_i_payload=payload,
-            i_i_last=last,
+            i_i_last=source.payload.last if "last" in shape.members else 1,
             o_i_ready=ready,
             o_o_valid=valid,
             o_o_payload=carried,
-            i_o_ready=sink.ready,
+            i_o_ready=shown.ready,
         )
         m.d.comb += [
             source.ready.eq(ready),
-            sink.valid.eq(valid),
-            sink.payload.as_value().eq(carried),
+            shown.valid.eq(valid),
+            shown.payload.as_value().eq(carried),
         ]
+        return shown
 
-    def _results(self, m: Module, first: DenseCore | LossCore, loss: LossCore) -> None:
+    def _results(self, m: Module, first: Any, loss: Any) -> None:
         """One result of the loss, then one backward packet of the first tile, slot by slot."""
-        depth = self._hardware.delay(self._hardware.network.tiles[0].name) + 2
+        hardware = self._hardware
+        depth = hardware.first_delay + 2
         m.submodules.done = done = fifo.SyncFIFOBuffered(width=2, depth=depth)
         merged = stream.Signature(OUTPUT).create(path=("merged",))
-        finished = stream.Signature(first.o_gradient.payload.shape()).create(path=("finished",))
-        edges = self._hardware.edges
-        self._connect(m, self._backward_place(edges[0]), first.o_gradient, finished)
-        self._connect(m, 2 * len(edges), merged, wiring.flipped(self.o))
+        place = self._place(hardware.edges[0].edge, forward=False)
+        finished = self._probe(m, place, first.o_gradient)
+        _join(m, self._probe(m, len(hardware.streams) - 1, merged), wiring.flipped(self.o))
         turn = Signal()
         m.d.comb += [
             done.w_data.eq(finished.payload.kind),
@@ -202,7 +237,7 @@ class TileArray(wiring.Component):
         with m.If(merged.valid & merged.ready):
             m.d.sync += turn.eq(~turn)
 
-    def _bus(self, m: Module, cores: dict[str, DenseCore | LossCore], committed: Signal) -> None:
+    def _bus(self, m: Module, cores: dict[str, Any], committed: Signal) -> None:
         """Register the request, select the tile, collect answers: BUS_READ_LATENCY clocks."""
         low, middle = self._map.offset_bits, self._map.offset_bits + REGION_BITS
         address, enable, write = Signal.like(self.bus.address), Signal(), Signal()
@@ -222,12 +257,15 @@ class TileArray(wiring.Component):
             travelling.eq(commits != 0),
         ]
         m.d.sync += commits.eq(commits + entered - committed)
+        parameterised = {planned.tile.name for planned in self._hardware.parameterised}
         answers = [self._array_registers(m, block, offset, write, write_data, travelling, refused)]
         for name, core in cores.items():
+            if not hasattr(core, "bus"):
+                continue
             bus = core.bus
             mine = enable & (block == 1 + self._hardware.index(name))
             shadow = (region == Region.REGISTERS) & (offset < STATE_BASE)
-            locked = travelling & shadow if isinstance(core, DenseCore) else 0
+            locked = travelling & shadow if name in parameterised else 0
             m.d.comb += [
                 bus.select.eq(mine),
                 bus.write.eq(write & ~locked),
@@ -247,8 +285,8 @@ class TileArray(wiring.Component):
     def _packets_on_their_way(self) -> int:
         """At most so many are between the input and the loss tile: bubbles fill queues, too."""
         hardware = self._hardware
-        stashes = sum(stash_depth(hardware.delay(tile.name)) for tile in hardware.network.tiles)
-        return stashes + QUEUE_DEPTH * len(hardware.dense)
+        packets = sum(planned.packets for planned in hardware.edges)
+        return packets + QUEUE_DEPTH * (len(hardware.tiles) + len(hardware.edges))
 
     def _array_registers(
         self,
@@ -277,3 +315,17 @@ class TileArray(wiring.Component):
         with m.If(status & write & write_data[1]):
             m.d.sync += refused.eq(0)
         return delayed(m, answer, 1, name="array_answer")
+
+
+def _port(core: Any, name: str, place: int) -> Any:
+    """A core's stream: `name`, or `name` with its number where the core has several."""
+    members = core.signature.members
+    return getattr(core, name if name in members else f"{name}{place}")
+
+
+def _join(m: Module, source: Any, sink: Any) -> None:
+    m.d.comb += [
+        sink.valid.eq(source.valid),
+        sink.payload.eq(source.payload),
+        source.ready.eq(sink.ready),
+    ]
