@@ -6,14 +6,16 @@ machines, so the ranges of the zoo's networks are committed under `spec/calibrat
 
 import json
 from dataclasses import dataclass
+from math import ceil, log2, sqrt
 from pathlib import Path
 
 from spec.codec import content_hash, decode, encode
 from spec.errors import InputError
 from spec.files import write_text
 from spec.formats import Fixed
-from spec.network import Edge, Network
+from spec.network import INPUT, Edge, Network
 from spec.presets import Widths
+from spec.tiles import Add, Conv, Fork, Loss, Norm, ParameterTile
 from spec.update import ParameterFormats
 
 FOLDER = Path(__file__).parent / "calibration"
@@ -78,6 +80,32 @@ class Ranges:
             raise InputError(f"{path.name} was calibrated for another graph: {advice}")
         return ranges
 
+    @classmethod
+    def nominal(cls, network: Network) -> "Ranges":
+        """Plausible exponents of an untrained network of the right scale, from its graph alone.
+
+        Enough to generate, simulate and size a network whose data set is not at hand; not to train
+        it well.
+        """
+        tiles = network.tiles
+        return cls(
+            content_hash(network),
+            tuple(_nominal_edge(network, edge) for edge in network.edges),
+            tuple(NormRange(tile.name, 3, 3) for tile in tiles if isinstance(tile, Norm)),
+            tuple(
+                _nominal_parameters(network, tile)
+                for tile in tiles
+                if isinstance(tile, Conv | Norm) and network.has_parameters(tile.name)
+            ),
+        )
+
+    @classmethod
+    def of(cls, network: Network) -> tuple["Ranges", bool]:
+        """The committed ranges if the network has been calibrated, else nominal ones; and which."""
+        if (FOLDER / f"{network.name}.json").exists():
+            return cls.load(network), True
+        return cls.nominal(network), False
+
     def save(self, name: str, folder: Path = FOLDER) -> Path:
         path = folder / f"{name}.json"
         write_text(path, json.dumps(encode(self), indent=1) + "\n")
@@ -91,3 +119,21 @@ class Ranges:
 
     def parameter(self, tile: str) -> ParameterRange:
         return next(found for found in self.parameters if found.tile == tile)
+
+
+def _nominal_edge(network: Network, edge: Edge) -> EdgeRange:
+    """Activations of unit variance stay below 8, sums on a trunk below 32."""
+    target = network.tile(edge.target)
+    if edge.source == INPUT:
+        return EdgeRange(edge, 0, 0)
+    wide = isinstance(target, Add | Fork)
+    return EdgeRange(edge, 5 if wide else 3, 0 if isinstance(target, Loss) else -2)
+
+
+def _nominal_parameters(network: Network, tile: ParameterTile) -> ParameterRange:
+    """Twice the bound of the initial weights; gains start at one."""
+    weight = 1
+    if isinstance(tile, Conv):
+        bound = tile.gain * sqrt(6 / tile.fan_in(network.input_shape_of(tile)))
+        weight = ceil(log2(2 * bound))
+    return ParameterRange(tile.name, weight, gradient=0, velocity=-2)
