@@ -3,7 +3,7 @@
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
-from spec.registers import DATA_BITS, REGION_BITS
+from spec.bus import DATA_BITS, REGION_BITS
 
 TILE_READ_LATENCY = 2
 """Clocks from a tile's selection to its word."""

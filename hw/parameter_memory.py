@@ -6,8 +6,8 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hw.streams import word
+from spec.bus import DATA_BITS, lane_bits
 from spec.formats import Fixed
-from spec.registers import DATA_BITS, lane_bits
 
 
 class ParameterMemory(wiring.Component):

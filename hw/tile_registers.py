@@ -8,9 +8,9 @@ from hw.bus import tile_bus
 from hw.delay import delayed
 from hw.random_bits import xorshift32
 from hw.update import COEFFICIENTS
+from spec.bus import COEFFICIENTS as COEFFICIENT_ORDER
+from spec.bus import DATA_BITS, STATE_BASE, Region
 from spec.random_bits import Tensor
-from spec.registers import COEFFICIENTS as COEFFICIENT_ORDER
-from spec.registers import DATA_BITS, STATE_BASE, Region
 
 STATES = data.ArrayLayout(32, len(Tensor))
 

@@ -116,8 +116,8 @@ class Pass:
     """A loop nest, outermost first, of which the `reduction` innermost loops form one sum.
 
     Addresses start at `origin`. An operand whose row or column lies outside `bounds` (rows,
-    columns) is zero. After the last step of each sum the pass idles for `idle` cycles, which it needs where
-    the update unit takes longer over a block than the multipliers.
+    columns) is zero. After the last step of each sum the pass idles for `idle` cycles, which it
+    needs where the update unit takes longer over a block than the multipliers.
     """
 
     loops: tuple[Loop, ...]

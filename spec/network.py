@@ -117,7 +117,7 @@ class Network:
 
     @cached_property
     def _targets(self) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {name: () for name in [INPUT, *self._by_name]}
+        found: dict[str, tuple[str, ...]] = dict.fromkeys([INPUT, *self._by_name], ())
         for edge in self.edges:
             found[edge.source] += (edge.target,)
         return found

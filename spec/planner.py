@@ -107,6 +107,7 @@ class _Draft:
         by_name = {planned.tile.name: planned for planned in tiles}
         tokens = edge_tokens(network, self.schedule, placement)
         delay = delays(network, tokens)
+        short_ways = _short_ways(network)
         formats = _EdgeFormats(network, self.ranges, self.widths)
         edges = []
         for edge in network.edges:
@@ -123,7 +124,7 @@ class _Draft:
                     source_lanes=lanes if edge.source == INPUT else by_name[edge.source].lanes_out,
                     target_lanes=lanes,
                     tokens=tokens[edge],
-                    packets=max(least, packets) if _is_short_way(consumer, least) else least,
+                    packets=max(least, packets) if edge in short_ways else least,
                 )
             )
         return HardwarePlan(network, tuple(edges), tiles, self.stash_bits)
@@ -159,9 +160,16 @@ class _Draft:
         )
 
 
-def _is_short_way(consumer: TilePlan, least: int) -> bool:
-    """Whether an edge brings packets to an add past all memories of the longer way."""
-    return isinstance(consumer.tile, Add) and least > 0
+def _short_ways(network: Network) -> set[Edge]:
+    """Edges that bring packets to an add past the memories of the longer way."""
+    convs: dict[str, int] = {INPUT: 0}
+    short: set[Edge] = set()
+    for tile in network.tiles:
+        passed = {source: convs[source] for source in network.sources(tile.name)}
+        longest = max(passed, key=lambda source: passed[source])
+        short |= {Edge(source, tile.name) for source in passed if source != longest}
+        convs[tile.name] = passed[longest] + isinstance(tile, Conv)
+    return short
 
 
 def _fitting_lanes(tile: Tile, source: Shape, lanes: int) -> int:

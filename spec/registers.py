@@ -86,8 +86,8 @@ class AddressMap:
         block = output // lanes_out * (rows * columns) + tap
         word = block * (inputs // lanes_in) + source // lanes_in
         lane = output % lanes_out * lanes_in + source % lanes_in
-        offsets = (word << lane_bits(planned.folding.multipliers) | lane).reshape(-1)
-        return self.tile(planned.tile.name, region) + offsets
+        offsets: Addresses = word << lane_bits(planned.folding.multipliers) | lane
+        return self.tile(planned.tile.name, region) + offsets.reshape(-1)
 
     def biases(self, planned: ParameterPlan, region: Region) -> Addresses:
         """Addresses of a memory's biases (or offsets) by channel."""
@@ -95,7 +95,7 @@ class AddressMap:
 
     def _by_channel(self, name: str, region: Region, lanes: int) -> Addresses:
         channel = np.arange(self.hardware.target_of(name).shape.channels)
-        offsets = channel // lanes << lane_bits(lanes) | channel % lanes
+        offsets: Addresses = channel // lanes << lane_bits(lanes) | channel % lanes
         return self.tile(name, region) + offsets
 
 

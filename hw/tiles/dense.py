@@ -17,12 +17,12 @@ from hw.stash import mask_port, stash_reader
 from hw.streams import packet_stream
 from hw.tile_registers import TileRegisters
 from hw.update import UpdateUnit
+from spec.bus import Region, offset_bits
 from spec.formats import Fixed
 from spec.mac import BLOCK_LATENCY, MEMORY_LATENCY, RESULT_LATENCY, UPDATE_TAIL, MacGeometry
 from spec.mac_formats import MacFormats
 from spec.packets import BeatLayout, Kind
 from spec.random_bits import Tensor
-from spec.registers import Region, offset_bits
 
 ACTIVITY = data.StructLayout({"started": 1, "busy": 1, "waiting": 1})
 """For observers: in this clock a slot starts; the multipliers work; the tile waits for others."""

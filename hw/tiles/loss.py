@@ -14,9 +14,9 @@ from hw.rounding import clamp, requantize, round_half_up
 from hw.softmax import EXPONENTIAL_BITS, Exponentials, Logarithm, Maximum, Reciprocal
 from hw.stash import stash_reader
 from hw.streams import element, packet_stream, word
+from spec.bus import DATA_BITS, TILE_REGISTER_BITS, LossRegister
 from spec.formats import Fixed
 from spec.packets import LABEL_BITS, LOSS_BITS, BeatLayout, Kind
-from spec.registers import DATA_BITS, TILE_REGISTER_BITS, LossRegister
 from spec.tiles.loss import (
     ELEMENT_LATENCY,
     LOGITS,

@@ -13,9 +13,9 @@ from model.arithmetic import IntegerArithmetic
 from model.engine import Engine, SlotRecord
 from model.feed import Turn, training
 from model.packets import packet_beats
+from spec.bus import BUS_READ_LATENCY
 from spec.packets import RESULT_FIELDS, Header, Kind, pack_fields
 from spec.plan import Plan
-from spec.registers import BUS_READ_LATENCY
 from tests.model.small import encoded, small_data, small_engine, small_plan
 
 SAMPLES = 6

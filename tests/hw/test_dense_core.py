@@ -12,12 +12,12 @@ from amaranth.lib import wiring
 from hw.mac import MacParameters
 from hw.stash import MaskStash, Stash
 from hw.tiles.dense import DenseCore
+from spec.bus import Region, lane_bits
 from spec.formats import requantize
 from spec.mac import Folding
 from spec.mac_formats import SumWidths
 from spec.packets import BeatLayout, Header, Kind
 from spec.presets import Preset
-from spec.registers import Region, lane_bits
 from spec.shape import Shape
 from spec.tiles import Dense
 from tests.hw.conftest import preset_formats, receive, send, simulate

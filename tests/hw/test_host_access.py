@@ -4,20 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hw.array import TileArray
+from spec.bus import BUS_READ_LATENCY, IDENTITY, VERSION, ArrayRegister, LossRegister, Region
 from spec.hyperparameters import Hyperparameters
 from spec.mac import Folding
 from spec.network import Network
 from spec.packets import Header, Kind
 from spec.random_bits import Tensor
-from spec.registers import (
-    BUS_READ_LATENCY,
-    IDENTITY,
-    VERSION,
-    AddressMap,
-    ArrayRegister,
-    LossRegister,
-    Region,
-)
+from spec.registers import AddressMap
 from spec.shape import Shape
 from spec.tiles import Dense, Loss
 from spec.zoo import ZooEntry

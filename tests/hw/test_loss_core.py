@@ -13,10 +13,10 @@ from amaranth.lib import wiring
 from hw.bus import TILE_READ_LATENCY
 from hw.stash import Stash
 from hw.tiles.loss import RESULT, LossCore
+from spec.bus import LossRegister
 from spec.formats import Fixed
 from spec.packets import BeatLayout, Header, Kind
 from spec.random_bits import xorshift32
-from spec.registers import LossRegister
 from spec.shape import Shape
 from spec.tiles.loss import LOGITS, Loss, cross_entropy, logit_gradient
 from tests.hw.conftest import receive, send, simulate

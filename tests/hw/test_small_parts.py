@@ -11,17 +11,10 @@ from hw.bus import TILE_READ_LATENCY
 from hw.parameter_memory import ParameterMemory
 from hw.queue import QUEUE_DEPTH, OutputQueue
 from hw.tile_registers import TileRegisters
+from spec.bus import COEFFICIENTS, DATA_BITS, STATE_BASE, TILE_REGISTER_BITS, Region, lane_bits
 from spec.formats import Fixed
 from spec.mac import RESULT_LATENCY
 from spec.random_bits import Tensor, xorshift32
-from spec.registers import (
-    COEFFICIENTS,
-    DATA_BITS,
-    STATE_BASE,
-    TILE_REGISTER_BITS,
-    Region,
-    lane_bits,
-)
 from spec.update import COEFFICIENT_BITS
 from tests.hw.conftest import simulate
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spec.bus import COEFFICIENTS, ArrayRegister, LossRegister, Region
 from spec.errors import InputError
 from spec.formats import EXACT_FLOAT64_BITS, Fixed, product_limit
 from spec.hyperparameters import Method
@@ -19,7 +20,7 @@ from spec.plan import HardwarePlan, Plan
 from spec.planner import DEFAULT_STASH_BITS, Wishes, make_plan
 from spec.presets import Preset
 from spec.random_bits import Tensor
-from spec.registers import COEFFICIENTS, AddressMap, ArrayRegister, LossRegister, Region
+from spec.registers import AddressMap
 from spec.schedule import Schedule
 from spec.tiles.loss import LOGITS
 from spec.zoo import ZOO, digits_mlp
