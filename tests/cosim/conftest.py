@@ -22,7 +22,7 @@ from spec.presets import Preset
 from spec.ranges import EdgeRange, ParameterRange, Ranges
 from spec.schedule import Schedule
 from spec.shape import Shape
-from spec.tiles import Dense, Loss
+from spec.tiles import Loss, dense
 from spec.zoo import ZooEntry
 
 INPUTS, CLASSES = 8, 4
@@ -41,14 +41,15 @@ def bench_plan(
     network = Network.chain(
         "bench",
         Shape(1, 1, INPUTS),
-        (Dense("one", 6),),
-        (Dense("two", 4, bias=False),),
-        (Dense("three", CLASSES, relu=False), Loss("loss")),
+        (dense("one", 6),),
+        (dense("two", 4, bias=False),),
+        (dense("three", CLASSES, relu=False), Loss("loss")),
     )
     ranges = Ranges(
         content_hash(network),
         tuple(EdgeRange(edge, 0 if edge.source == "input" else 2, 0) for edge in network.edges),
-        tuple(ParameterRange(tile.name, 1, 1, -2) for tile in network.dense_tiles),
+        (),
+        tuple(ParameterRange(tile.name, 1, 1, -2) for tile in network.convs),
     )
     hyperparameters = Hyperparameters(2.0**-3, 1 - 2.0**-2, weight_decay)
     entry = ZooEntry(network, "digits", hyperparameters, foldings, epochs=1)

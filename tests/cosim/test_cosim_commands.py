@@ -16,7 +16,7 @@ from spec.network import Network
 from spec.planner import Wishes, make_plan
 from spec.ranges import EdgeRange, ParameterRange, Ranges
 from spec.shape import Shape
-from spec.tiles import Dense, Loss
+from spec.tiles import Loss, dense
 from spec.zoo import digits_mlp
 
 
@@ -31,12 +31,13 @@ def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str 
 def tiny_plan(folder: Path) -> Path:
     """A plan file of 64-2-10 on the digits: real images, a simulator that builds in seconds."""
     network = Network.chain(
-        "tiny", Shape(1, 1, 64), (Dense("one", 2),), (Dense("two", 10, relu=False), Loss("loss"))
+        "tiny", Shape(1, 1, 64), (dense("one", 2),), (dense("two", 10, relu=False), Loss("loss"))
     )
     ranges = Ranges(
         content_hash(network),
         tuple(EdgeRange(edge, 1 if edge.source == "input" else 3, 0) for edge in network.edges),
-        tuple(ParameterRange(tile.name, 1, 2, -2) for tile in network.dense_tiles),
+        (),
+        tuple(ParameterRange(tile.name, 1, 2, -2) for tile in network.convs),
     )
     foldings = (Folding(2, 1, 1), Folding(1, 2, 1))
     entry = replace(digits_mlp(), network=network, foldings=foldings)

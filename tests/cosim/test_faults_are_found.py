@@ -62,8 +62,10 @@ def test_a_corrupted_coefficient_is_reported_at_its_tile(laboratory: Laboratory,
 
 def test_a_dropped_token_is_reported_where_it_is_missing(laboratory: Laboratory) -> None:
     plan = bench_plan()
+    tokens, packets = (0, 2, 1, 0), (5, 3, 2, 2)
     edges = tuple(
-        replace(e, tokens=1) if str(e.edge) == "two->three" else e for e in plan.hardware.edges
+        replace(edge, tokens=held, packets=room)
+        for edge, held, room in zip(plan.hardware.edges, tokens, packets, strict=True)
     )
     hardware = replace(plan.hardware, edges=edges)
     built = build_of(laboratory, hardware, plan, "dropped")
@@ -75,14 +77,12 @@ def test_a_dropped_token_is_reported_where_it_is_missing(laboratory: Laboratory)
 def test_a_swapped_lane_is_reported_on_its_stream(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = TileArray._connect
+    probe = TileArray._probe
 
-    def swap(self: TileArray, m: Any, place: int, source: Any, sink: Any) -> None:
-        if place == 1:
-            source = _Swapped(m, source)
-        connect(self, m, place, source, sink)
+    def swap(self: TileArray, m: Any, place: int, source: Any) -> Any:
+        return probe(self, m, place, _Swapped(m, source) if place == 1 else source)
 
-    monkeypatch.setattr(TileArray, "_connect", swap)
+    monkeypatch.setattr(TileArray, "_probe", swap)
     plan = bench_plan()
     built = build_of(laboratory, plan.hardware, plan, "swapped")
     difference = laboratory.run(plan, built=built).difference
@@ -94,12 +94,12 @@ def test_a_swapped_lane_is_reported_on_its_stream(
 def test_an_array_that_stops_is_reported_with_the_state_of_every_stream(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = TileArray._connect
+    probe = TileArray._probe
 
-    def cut(self: TileArray, m: Any, place: int, source: Any, sink: Any) -> None:
-        connect(self, m, place, _Cut(m, source) if place == 2 else source, sink)
+    def cut(self: TileArray, m: Any, place: int, source: Any) -> Any:
+        return probe(self, m, place, _Cut(m, source) if place == 2 else source)
 
-    monkeypatch.setattr(TileArray, "_connect", cut)
+    monkeypatch.setattr(TileArray, "_probe", cut)
     plan = bench_plan()
     built = build_of(laboratory, plan.hardware, plan, "cut")
     outcome = laboratory.run(plan, built=built)

@@ -12,7 +12,7 @@ from spec.packets import Header, Kind
 from spec.random_bits import Tensor
 from spec.registers import AddressMap
 from spec.shape import Shape
-from spec.tiles import Dense, Loss
+from spec.tiles import Loss, dense
 from spec.zoo import ZooEntry
 from tests.hw.conftest import simulate
 from tests.model.small import small_plan
@@ -27,7 +27,7 @@ LONGEST_SLOT = 200
 def tiny_entry() -> ZooEntry:
     """2-2-2, so that every forward way has two tiles with weights before the loss."""
     network = Network.chain(
-        "tiny", Shape(1, 1, 2), (Dense("one", 2),), (Dense("two", 2, relu=False), Loss("loss"))
+        "tiny", Shape(1, 1, 2), (dense("one", 2),), (dense("two", 2, relu=False), Loss("loss"))
     )
     return ZooEntry(network, "digits", Hyperparameters(2.0**-3, 0.75), (Folding(1, 1, 1),) * 2, 1)
 
