@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
@@ -10,6 +11,7 @@ from rich.table import Table
 from cosim.run import Outcome
 from spec.files import write_text
 from spec.plan import Plan
+from spec.throughput import slot_period
 
 
 def report_data(
@@ -18,6 +20,7 @@ def report_data(
     """The content of report.json; accuracies and utilisations are shares from 0 to 1."""
     tiles = _tiles(plan, outcome)
     bottleneck = max(tiles.values(), key=lambda tile: tile["slot_cycles_formula"])
+    inner = [tile["mac_utilisation"] for tile in list(tiles.values())[1:]]
     return {
         "net": plan.network.name,
         "method": plan.run.method.value,
@@ -32,7 +35,10 @@ def report_data(
         "cycles": outcome.cycles,
         "seconds": round(outcome.seconds, 3),
         "cycles_per_second": round(outcome.cycles_per_second),
+        "slot_period_formula": round(slot_period(plan.hardware), 3),
+        "slot_period": bottleneck["slot_cycles_with_waiting"],
         "mac_utilisation": bottleneck["mac_utilisation"],
+        "mac_utilisation_but_first": None if None in inner or not inner else fmean(inner),
         "accuracy_before": outcome.accuracies["before"],
         "accuracy_after": outcome.accuracies["after"],
         "tiles": tiles,
@@ -56,7 +62,11 @@ def report_table(data: dict[str, Any]) -> Table:
     )
     table.add_row("training samples, slots", f"{data['samples']:,}, {data['slots']:,}")
     table.add_row("cycles", f"{data['cycles']:,} ({data['cycles_per_second']:,} a second)")
+    table.add_row("cycles a slot: measured, recursion", _periods(data))
     table.add_row("MAC utilisation of the bottleneck", _percent(data["mac_utilisation"]))
+    table.add_row(
+        "the same, mean of all but the first", _percent(data["mac_utilisation_but_first"])
+    )
     table.add_row("test accuracy before, after", _accuracies(data))
     return table
 
@@ -65,14 +75,20 @@ def _accuracies(data: dict[str, Any]) -> str:
     return f"{_percent(data['accuracy_before'])}, {_percent(data['accuracy_after'])}"
 
 
+def _periods(data: dict[str, Any]) -> str:
+    measured = data["slot_period"]
+    shown = "not measured" if measured is None else f"{measured:,.1f}"
+    return f"{shown}, {data['slot_period_formula']:,.1f}"
+
+
 def _percent(share: float | None) -> str:
     return "not measured: the run was too short" if share is None else f"{100 * share:.1f} %"
 
 
 def _tiles(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Any]]:
-    """Per tile with weights: the formulas beside what was measured in steady state."""
+    """Per tile with a MAC array: the formulas beside what was measured in steady state."""
     tiles = {}
-    for planned, activity in zip(plan.hardware.dense, outcome.activity, strict=True):
+    for planned, activity in zip(plan.hardware.convs, outcome.activity, strict=True):
         geometry = plan.hardware.geometry(planned)
         slots, span = activity.slots, activity.span
         tiles[planned.tile.name] = {

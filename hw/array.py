@@ -186,6 +186,7 @@ class TileArray(wiring.Component):
             "tidemill_probe",
             p_WIDTH=len(payload),
             p_INDEX=place,
+            p_CAPTURE=max(2, self._hardware.streams[place].beats),
             i_clk=ClockSignal(),
             i_rst=ResetSignal(),
             i_control=self.probe.as_value(),

@@ -86,6 +86,8 @@ class StreamPlan:
     edge: Edge | None
     forward: bool
     layout: BeatLayout | None
+    beats: int
+    """Of a packet with data."""
 
     @property
     def fields(self) -> Fields:
@@ -97,22 +99,25 @@ class StreamPlan:
         return sum(width for _, width in self.fields)
 
 
-RESULTS = StreamPlan("results", None, True, None)
+RESULTS = StreamPlan("results", None, True, None, 1)
 
 
 def forward_streams(planned: EdgePlan) -> list[StreamPlan]:
     """From the producer to the consumer."""
     name, edge = f"{planned.edge} forward", planned.edge
-    streams = [StreamPlan(name, edge, True, planned.forward)]
+    streams = [StreamPlan(name, edge, True, planned.forward, planned.beats)]
     if planned.adapted:
-        streams.append(StreamPlan(f"{name}, adapted", edge, True, planned.arriving))
+        arriving, beats = planned.arriving, planned.target_beats
+        streams.append(StreamPlan(f"{name}, adapted", edge, True, arriving, beats))
     return streams
 
 
 def backward_streams(planned: EdgePlan) -> list[StreamPlan]:
     """From the consumer back to the producer."""
     name, edge = f"{planned.edge} backward", planned.edge
-    streams = [StreamPlan(name, edge, False, planned.backward)]
+    beats = planned.target_beats if planned.backward.lanes else 1
+    streams = [StreamPlan(name, edge, False, planned.backward, beats)]
     if planned.adapted:
-        streams.append(StreamPlan(f"{name}, adapted", edge, False, planned.returning))
+        returning, beats = planned.returning, planned.beats
+        streams.append(StreamPlan(f"{name}, adapted", edge, False, returning, beats))
     return streams

@@ -2,11 +2,13 @@
 // of every packet and all beats of one packet that is asked for.
 //
 // control = {capture[31:0], seed[31:0], stall[6:0]}: percent of clocks to hold the stream, the seed
-// of that (read during reset), and the number of the packet whose beats go to `captured`.
+// of that (read during reset), and the number of the packet whose beats (at most CAPTURE) go to
+// `captured`.
 // A beat that has been offered stays until it is taken.
 module tidemill_probe #(
     parameter WIDTH = 8,
-    parameter INDEX = 0
+    parameter INDEX = 0,
+    parameter CAPTURE = 1
 ) (
     input clk,
     input rst,
@@ -20,7 +22,6 @@ module tidemill_probe #(
     input o_ready
 );
     localparam LOG = 1024;
-    localparam CAPTURE = 1024;
     localparam PADDED = (WIDTH + 7) / 8 * 8;
     wire [PADDED-1:0] padded = i_payload;
 
@@ -61,8 +62,8 @@ module tidemill_probe #(
             beats <= 32'd0;
             crc <= 32'hffffffff;
         end else if (i_valid && i_ready) begin
-            if (packets == capture)
-                captured[beats[9:0]] <= i_payload;
+            if (packets == capture && beats < CAPTURE)
+                captured[beats] <= i_payload;
             if (i_last) begin
                 crc_log[packets[9:0]] <= ~next_crc(crc, padded);
                 crc <= 32'hffffffff;
