@@ -16,6 +16,7 @@ from hw.rounding import requantize
 from hw.shared import shared
 from hw.streams import element, word
 from spec import mac
+from spec.formats import Fixed
 from spec.mac import MacGeometry
 from spec.mac_formats import MacFormats, SumWidths
 
@@ -42,10 +43,12 @@ STEP = data.StructLayout(
         "first": 1,
         "last": 1,
         "evaluate": 1,
+        "padded": 1,
         "index": 32,
     }
 )
-"""One step as it enters the array; `index` is the index product of its result's first element."""
+"""One step as it enters the array: of a padded one all products are zero; `index` is the index
+product of its result's first element."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class MacParameters:
 class MacArray(wiring.Component):
     """lanes_in x lanes_out multipliers, adder trees both ways, and block-stationary sums.
 
-        forward           y[o] = bias[o] + sum of w[o, j] x[j]
+        forward           y[o] = bias[o] + sum of w[o, j] x[j]      (then ReLU, if any)
         backward data     dx[j] = sum of w[o, j] dy[o]
         backward weight   G[o, j] = sum of dy[o] x[j]
         backward bias     G[o] = sum of dy[o]            (multipliers rest)
@@ -156,7 +159,7 @@ class MacArray(wiring.Component):
             ]
             m.d.sync += [
                 first.eq(Mux(backward_weight, self.x[source], weight)),
-                second.eq(Mux(forward, self.x[source], self.dy[output])),
+                second.eq(Mux(step.padded, 0, Mux(forward, self.x[source], self.dy[output]))),
                 product.eq(first * second),
             ]
             products.append(product)
@@ -181,13 +184,18 @@ class MacArray(wiring.Component):
     def _forward(
         self, m: Module, steps: list[data.View], products: list[Signal], bias: list[Value]
     ) -> None:
+        """A ReLU is saturation at zero: that of the target's upper half where the target is
+        signed."""
         formats, frac = self._p.formats, self._p.formats.forward_frac
+        rectified = formats.target
+        if formats.relu and rectified.signed:
+            rectified = Fixed(rectified.width - 1, rectified.frac, signed=False)
         for lane in range(self._p.geometry.folding.lanes_out):
             terms = [products[i] for i, output, _ in self._pairs() if output == lane]
             total = self._total(
                 m, steps, PassKind.FORWARD, terms, self._p.widths.forward, bias[lane], f"y{lane}"
             )
-            m.d.sync += self.target[lane].eq(requantize(total, frac, formats.target))
+            m.d.sync += self.target[lane].eq(requantize(total, frac, rectified))
 
     def _backward_data(
         self, m: Module, platform: object, steps: list[data.View], products: list[Signal]

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.address import ADDRESSES, AddressGenerator
 from hw.mac import STEP, PassKind
 from hw.streams import HEADER, KIND_BITS
-from spec.mac import UPDATE_TAIL, MacGeometry, Pass
+from spec.mac import MacGeometry, Pass
 from spec.packets import Kind
 
 EMISSION = data.StructLayout({"forward": 1, "backward": 1, "last": 1, "header": HEADER})
@@ -80,7 +80,7 @@ class Sequencer(wiring.Component):
         for kind, generator in self._generators.items():
             m.submodules[kind.name.lower()] = generator
         kinds = list(self._passes)
-        tail = Signal(range(UPDATE_TAIL + 1))
+        tail = Signal(range(self._geometry.update_tail + 1))
         with m.FSM(name="slot"):
             with m.State("TAKE_FORWARD"):
                 m.d.comb += self.waiting.eq(~self.started)
@@ -100,7 +100,7 @@ class Sequencer(wiring.Component):
                     self._walk(m, kind, self.source_room)
                     m.d.comb += self.late.eq(1)
                     with m.If(self._generators[kind].over):
-                        m.d.sync += tail.eq(UPDATE_TAIL)
+                        m.d.sync += tail.eq(self._geometry.update_tail)
                         m.next = following.name if following else "TAIL"
             with m.State("TAIL"):
                 self._finish(m, tail)
@@ -149,6 +149,7 @@ class Sequencer(wiring.Component):
             step.kind.eq(kind),
             step.first.eq(generator.first),
             step.last.eq(generator.last),
+            step.padded.eq(generator.padded),
             step.index.eq(generator.index),
             *(getattr(self, name).eq(getattr(generator, name)) for name in ADDRESSES),
             self.emission.last.eq(generator.final),

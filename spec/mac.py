@@ -40,7 +40,7 @@ UPDATE_LATENCY = 12
 """Cycles from gathered operands to their successors."""
 
 UPDATE_TAIL = BLOCK_LATENCY + GRADIENT_ROUND_LATENCY + GATHER_LATENCY + UPDATE_LATENCY
-"""Cycles from the last step of the last block until the write of its new weights."""
+"""Cycles from the last step of a block until the first write of its new weights."""
 TURN_CYCLES = 2
 """One cycle in a slot to take each of its two packets."""
 
@@ -228,6 +228,20 @@ class MacGeometry:
         return self.folding.multipliers // self.folding.update_lanes
 
     @property
+    def bias_turns(self) -> int:
+        """Cycles in which the update unit folds in one word of biases."""
+        return max(1, self.folding.lanes_out // self.folding.update_lanes)
+
+    @property
+    def update_tail(self) -> int:
+        """Cycles from the end of the last pass until the last write of new parameters: the turns
+        of its last block begin with its last step, and may outlast its idle cycles."""
+        last, turns = self.backward_weight, self.update_turns
+        if self.backward_bias:
+            last, turns = self.backward_bias, self.bias_turns
+        return UPDATE_TAIL + turns - 1 - last.idle
+
+    @property
     def busy_cycles(self) -> int:
         """Multiplier-cycles of a slot over multipliers: what counts as use (padding included)."""
         data = self.backward_data.steps if self.backward_data else 0
@@ -239,7 +253,7 @@ class MacGeometry:
         data = self.backward_data.cycles if self.backward_data else 0
         bias = self.backward_bias.cycles if self.backward_bias else 0
         passes = self.forward.cycles + data + self.backward_weight.cycles + bias
-        return TURN_CYCLES + passes + UPDATE_TAIL
+        return TURN_CYCLES + passes + self.update_tail
 
     @property
     def utilisation(self) -> float:
