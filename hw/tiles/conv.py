@@ -13,7 +13,7 @@ from hw.mac import MacArray, MacParameters, PassKind
 from hw.parameter_memory import ParameterMemory
 from hw.queue import OutputQueue
 from hw.sequencer import EMISSION, Sequencer
-from hw.stash import mask_port, stash_reader
+from hw.stash import kept_port, stash_reader
 from hw.streams import packet_stream
 from hw.tile_registers import TileRegisters
 from hw.update import UpdateUnit
@@ -41,10 +41,10 @@ def turn_layout(geometry: MacGeometry) -> data.StructLayout:
     )
 
 
-class DenseCore(wiring.Component):
+class ConvCore(wiring.Component):
     """A tile with weights; its stashes, delay, seeds and coefficients come from outside.
 
-    Golden counterpart: model/tiles/dense.py. Tiles with equal parameters are the same module.
+    Golden counterpart: model/tiles/conv.py. Tiles with equal parameters are the same module.
     Latency and throughput: MacGeometry.slot_cycles clocks a training sample.
 
     Parameters
@@ -54,7 +54,8 @@ class DenseCore(wiring.Component):
 
     Members
     -------
-    stash, gradient, mask: memories of inputs, of gradients, and (after a ReLU) of masks.
+    stash, gradient, mask: memories of inputs, of gradients, and (after a ReLU) of masks, one bit an
+        output: it was not zero.
     o, o_gradient: results forwards and backwards.
     bus: coefficients, random states and memories for the host.
     activity: see ACTIVITY.
@@ -80,7 +81,7 @@ class DenseCore(wiring.Component):
             "activity": Out(ACTIVITY),
         }
         if formats.relu:
-            members["mask"] = Out(mask_port(lanes_out, words_out))
+            members["mask"] = Out(kept_port(lanes_out, words_out))
         super().__init__(members)
 
     def elaborate(self, platform: object) -> Module:
@@ -238,25 +239,25 @@ class DenseCore(wiring.Component):
             wiring.connect(m, queue.o, wiring.flipped(stream))
         if self._formats.relu:
             m.d.comb += [
+                self.mask.begin.eq(sequencer.started),
                 self.mask.valid.eq(emission.forward),
                 self.mask.last.eq(emission.last),
                 self.mask.beat.eq(sequencer.gradient),
                 self.mask.release.eq(sequencer.release),
                 *(
-                    self.mask.mask[lane].eq(mac.target[lane] != 0)
+                    self.mask.word[lane].eq(mac.target[lane] != 0)
                     for lane in range(self._geometry.folding.lanes_out)
                 ),
             ]
 
     def _turns(self, m: Module, sequencer: Sequencer) -> data.View:
         """From each complete block, the turns in which the update unit reads its operands."""
-        folding = self._geometry.folding
         step = delayed(m, sequencer.step, BLOCK_LATENCY, name="turn_step")
         weight = delayed(m, sequencer.weight, BLOCK_LATENCY, name="turn_weight")
         bias = delayed(m, sequencer.bias, BLOCK_LATENCY, name="turn_bias")
         of_bias = step.kind == PassKind.BACKWARD_BIAS
         turns = self._geometry.update_turns
-        bias_turns = max(1, folding.lanes_out // folding.update_lanes)
+        bias_turns = self._geometry.bias_turns
         layout = turn_layout(self._geometry)
         turn, held = Signal(layout), Signal(layout)
         with m.If(step.valid & step.last & (of_bias | (step.kind == PassKind.BACKWARD_WEIGHT))):
