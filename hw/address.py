@@ -1,6 +1,6 @@
 """Address generators: a loop nest of spec/mac walked one step a cycle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from itertools import product
 from operator import and_
@@ -269,5 +269,5 @@ def _number(offset: Offset, name: str) -> int:
     return index_product(number) if name == "index" else number
 
 
-def _all(conditions: Iterator[Value] | list[Value]) -> Value:
+def _all(conditions: Iterable[Value]) -> Value:
     return reduce(and_, conditions, Const(1))
