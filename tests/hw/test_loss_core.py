@@ -19,8 +19,7 @@ from spec.packets import BeatLayout, Header, Kind
 from spec.random_bits import xorshift32
 from spec.shape import Shape
 from spec.tiles.loss import LOGITS, Loss, cross_entropy, logit_gradient
-from tests.hw.conftest import receive, send, simulate
-from tests.model.small import integers
+from tests.hw.conftest import integers, receive, send, simulate
 
 GRADIENT = Fixed(12, 10)
 STATE = 0x1234_5678

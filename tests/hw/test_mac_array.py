@@ -20,7 +20,7 @@ from spec.mac_formats import SumWidths
 from spec.presets import Preset
 from spec.random_bits import random_word
 from spec.shape import Shape
-from spec.tiles import Dense
+from spec.tiles.conv import Conv
 from tests.hw.conftest import preset_formats, simulate
 
 STATE = 0x9876_5432
@@ -42,19 +42,24 @@ def extremes(rng: random.Random, format: Fixed, count: int) -> list[int]:
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("folding", [Folding(3, 2, 6), Folding(1, 4, 4), Folding(2, 1, 2)], ids=str)
 @pytest.mark.parametrize(
-    ("preset", "signed_source"),
-    [(Preset.COMPACT, False), (Preset.COMPACT, True), (Preset.WIDE, False)],
+    ("preset", "signed_source", "relu"),
+    [
+        (Preset.COMPACT, False, True),
+        (Preset.COMPACT, True, False),
+        (Preset.WIDE, False, True),
+    ],
 )
 def test_every_pass_is_an_exact_product_rounded_once_at_a_step_a_clock(
-    preset: Preset, signed_source: bool, folding: Folding, bias: bool
+    preset: Preset, signed_source: bool, relu: bool, folding: Folding, bias: bool
 ) -> None:
     rng = random.Random(6)
     lanes_in, lanes_out = folding.lanes_in, folding.lanes_out
     inputs, outputs = 6, 4
     formats = preset_formats(preset)
-    formats = replace(formats, source=replace(formats.source, signed=signed_source))
+    # The target stays signed after a ReLU too, as in the trunk of a residual network.
+    formats = replace(formats, source=replace(formats.source, signed=signed_source), relu=relu)
     parameters = formats.parameters
-    geometry = Dense("tile", outputs, bias).geometry(Shape(1, 1, inputs), folding, first=False)
+    geometry = Conv("tile", outputs, bias=bias).geometry(Shape(2, 2, inputs), folding, first=False)
     pixels = 4
     widths = SumWidths.of("tile", formats, inputs, outputs, pixels)
     array = MacArray(MacParameters(geometry, formats, widths))
@@ -87,7 +92,8 @@ def test_every_pass_is_an_exact_product_rounded_once_at_a_step_a_clock(
                 total = words[o] << formats.bias_shift if bias else 0
                 for part, weights in zip(parts, used, strict=True):
                     total += sum(weights[o * lanes_in + j] * part["x"][j] for j in range(lanes_in))
-                results.append(requantize(total, formats.forward_frac, formats.target))
+                result = requantize(total, formats.forward_frac, formats.target)
+                results.append(max(0, result) if relu else result)
             due[clock] = ("target", results)
         elif kind is PassKind.BACKWARD_DATA:
             results = []
@@ -133,15 +139,21 @@ def test_every_pass_is_an_exact_product_rounded_once_at_a_step_a_clock(
             if element % 2:
                 words["x"] = [ends["x"]] * lanes_in
                 words["dy"] = [ends["dy"]] * lanes_out
-            parts.append(words)
             step = {
                 "valid": 1,
                 "kind": kind,
                 "first": term == 0,
                 "last": term == terms[kind] - 1,
                 "evaluate": evaluate,
+                "padded": kind is not PassKind.BACKWARD_BIAS and rng.random() < 0.2,
                 "index": index_product(element),
             }
+            operands = dict(words)
+            if step["padded"]:
+                operands["dy" if kind is PassKind.BACKWARD_DATA else "x"] = [0] * max(
+                    lanes_in, lanes_out
+                )
+            parts.append(operands)
             if step["last"]:
                 # A forward sum is preloaded with the bias of its first step.
                 parts[-1] |= {name: parts[0][name] for name in ("bias", "bias_master")}

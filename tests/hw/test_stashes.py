@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from amaranth import Value
 
-from hw.stash import MaskStash, Stash
+from hw.stash import KeptStash, Stash
 from spec.formats import Fixed
 from spec.packets import BUBBLE, BeatLayout, Header, Kind
-from tests.hw.conftest import simulate
-from tests.model.small import integers
+from tests.hw.conftest import integers, simulate
 
 CLOCKS = 700
 FORMAT = Fixed(5, 2)
@@ -106,48 +105,56 @@ def test_a_stash_keeps_packets_in_order_until_their_gradient_is_done_and_holds_n
 
 
 @pytest.mark.parametrize("delay", [0, 1, 2, 3])
-@pytest.mark.parametrize(("lanes", "words"), [(1, 1), (3, 4)])
-def test_a_mask_stash_gives_back_the_masks_of_delay_slots_ago(
-    lanes: int, words: int, delay: int
+@pytest.mark.parametrize(("width", "words"), [(1, 1), (3, 4)])
+def test_a_kept_stash_gives_back_the_words_of_delay_slots_ago_and_begins_no_packet_without_room(
+    width: int, words: int, delay: int
 ) -> None:
-    rng = random.Random(delay)
-    stash = MaskStash(lanes, words, delay + 2, delay)
+    rng, entries = random.Random(delay), delay + 2
+    stash = KeptStash(width, words, entries, delay)
     port = stash.port
     packets: list[list[int]] = []
 
     async def check(ctx: Any) -> None:
-        released = checked = 0
+        begun = released = checked = full = 0
         arriving: list[int] = []
         length = 1
         due: int | None = None
-        for _ in range(CLOCKS):
+        for clock in range(CLOCKS):
             if due is not None:
                 assert ctx.get(port.data) == due
                 checked += 1
-            # One packet in work and one arriving; after bubbles masks come later than releases.
-            valid = len(packets) < released + 2 and rng.random() < 0.5
-            mask = rng.randrange(1 << lanes)
+            room = begun - max(0, released - delay) < entries
+            assert ctx.get(port.room) == room
+            full += not room
+            eager = clock % 200 < 100
+            begin = room and rng.random() < (0.5 if eager else 0.1)
+            # Words may come in the clock that begins their packet, and while others are begun.
+            valid = len(packets) < begun + begin and rng.random() < 0.5
+            word = rng.randrange(1 << width)
             if not arriving:
                 length = rng.choice((1, words))
             last = len(arriving) == length - 1
-            release = released <= len(packets) + 2 and rng.random() < 0.15
+            # The first `delay` releases belong to bubbles of the reset.
+            release = released - delay < len(packets) and rng.random() < (0.05 if eager else 0.3)
             beat = rng.randrange(words)
+            ctx.set(port.begin, begin)
             ctx.set(port.valid, valid)
             ctx.set(port.last, last)
-            ctx.set(port.mask, mask)
+            ctx.set(port.word, word)
             ctx.set(port.beat, beat)
             ctx.set(port.release, release)
             place = released - delay
             complete = 0 <= place < len(packets) and beat < len(packets[place])
             due = packets[place][beat] if complete else None
             await ctx.tick()
-            released += release
+            begun, released = begun + begin, released + release
             if valid:
-                arriving.append(mask)
+                arriving.append(word)
                 if last:
                     packets.append(list(arriving))
                     arriving.clear()
         assert checked > CLOCKS // 10
+        assert full > CLOCKS // 20
 
     simulate(stash, check)
 
@@ -165,4 +172,4 @@ def test_a_stash_refuses_what_its_ring_cannot_hold(
     with pytest.raises(ValueError, match=message):
         Stash(BeatLayout(FORMAT, LANES, forward=True), 2, entries, tokens, delay)
     with pytest.raises(ValueError, match="entries must be at least 5, not 4"):
-        MaskStash(1, 1, 4, delay=3)
+        KeptStash(1, 1, 4, delay=3)

@@ -14,10 +14,9 @@ from spec.mac_formats import MacFormats
 from spec.presets import Preset
 from spec.random_bits import random_word
 from spec.shape import Shape
-from spec.tiles import Dense
+from spec.tiles.conv import dense
 from spec.update import COEFFICIENT_BITS, SHIFT_LIMIT, UpdateCoefficients, update
-from tests.hw.conftest import preset_formats, simulate
-from tests.model.small import integers
+from tests.hw.conftest import integers, preset_formats, simulate
 
 FORMATS = {
     "compact": preset_formats(Preset.COMPACT),
@@ -114,7 +113,7 @@ def test_a_unit_uses_the_random_words_of_its_elements_in_every_turn(
 ) -> None:
     formats: MacFormats = FORMATS[name]
     parameters, rng, lanes = formats.parameters, random.Random(2), folding.update_lanes
-    geometry = Dense("tile", 4).geometry(Shape(1, 1, 6), folding, first=False)
+    geometry = dense("tile", 4).geometry(Shape(1, 1, 6), folding, first=False)
     unit = UpdateUnit(geometry, formats)
     chosen = replace(coefficients(rng, True), momentum_shift=9, step_shift=20, decay_shift=3)
     bias_turns = max(1, folding.lanes_out // lanes)
