@@ -7,7 +7,7 @@ from spec.hyperparameters import Hyperparameters
 from spec.mac import Folding
 from spec.network import Network
 from spec.shape import Shape
-from spec.tiles import Dense, Loss
+from spec.tiles import Loss, dense
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ def digits_mlp() -> ZooEntry:
     network = Network.chain(
         "digits_mlp",
         Shape(1, 1, 64),
-        (Dense("dense1", 48),),
-        (Dense("dense2", 32),),
-        (Dense("dense3", 10, relu=False), Loss("loss")),
+        (dense("dense1", 48),),
+        (dense("dense2", 32),),
+        (dense("dense3", 10, relu=False), Loss("loss")),
     )
     return ZooEntry(
         network,
