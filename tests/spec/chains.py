@@ -12,7 +12,7 @@ from spec.plan import Plan
 from spec.planner import Wishes, make_plan
 from spec.ranges import EdgeRange, ParameterRange, Ranges
 from spec.shape import Shape, divisors
-from spec.tiles import Dense, Loss
+from spec.tiles import Loss, dense
 from spec.zoo import ZooEntry
 
 HYPERPARAMETERS = Hyperparameters(2.0**-6, 1 - 2.0**-4)
@@ -21,7 +21,7 @@ HYPERPARAMETERS = Hyperparameters(2.0**-6, 1 - 2.0**-4)
 def chain(widths: list[int], bias: bool = True) -> Network:
     """A stage for each layer from widths[i] to widths[i + 1]; the loss joins the last stage."""
     layers = [
-        Dense(f"dense{i}", width, bias, relu=i < len(widths) - 1)
+        dense(f"dense{i}", width, bias, relu=i < len(widths) - 1)
         for i, width in enumerate(widths[1:], 1)
     ]
     stages = [(layer,) for layer in layers[:-1]] + [(layers[-1], Loss("loss"))]
@@ -32,7 +32,8 @@ def ranges_of(network: Network) -> Ranges:
     return Ranges(
         content_hash(network),
         tuple(EdgeRange(edge, 2 if edge.source != "input" else 0, 0) for edge in network.edges),
-        tuple(ParameterRange(tile.name, 1, 1, -2) for tile in network.dense_tiles),
+        (),
+        tuple(ParameterRange(tile.name, 1, 1, -2) for tile in network.convs),
     )
 
 

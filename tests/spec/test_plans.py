@@ -19,11 +19,11 @@ from spec.mac_formats import SumWidths
 from spec.plan import HardwarePlan, Plan
 from spec.planner import DEFAULT_STASH_BITS, Wishes, make_plan
 from spec.presets import Preset
-from spec.random_bits import Tensor
-from spec.registers import AddressMap
+from spec.registers import AddressMap, tensors_of
 from spec.schedule import Schedule
 from spec.tiles.loss import LOGITS
 from spec.zoo import ZOO, digits_mlp
+from tests.random_networks import hardware_plans
 from tests.spec.chains import chain_plan, foldings_of, widths
 
 WEIGHTS = (Region.MASTER, Region.VELOCITY, Region.WORKING)
@@ -136,7 +136,7 @@ def test_sequential_runs_on_the_hardware_of_the_paper_schedule() -> None:
     )
     assert sequential.hardware.hash == paper.hardware.hash
     assert sequential.run_hash != paper.run_hash
-    for planned in sequential.hardware.dense:
+    for planned in sequential.hardware.convs:
         integers = sequential.coefficients(planned).integers
         assert (integers.spike, integers.prediction_mantissa) == (0, 0)
 
@@ -149,11 +149,11 @@ def test_a_stash_deeper_than_allowed_is_refused_with_both_numbers(
     hardware = chain_plan(layers, wishes=Wishes(schedule=schedule)).hardware
     needed = [
         (hardware.delay(p.tile.name) + 2)
-        * inputs
-        * hardware.source_of(p.tile.name).activation.width
-        for p, inputs in zip(hardware.dense, layers[:-1], strict=True)
+        * (inputs * hardware.source_of(p.tile.name).activation.width + p.tile.relu * p.tile.outputs)
+        for p, inputs in zip(hardware.convs, layers[:-1], strict=True)
     ]
-    assert [hardware.stash_bits_of(p.tile.name) for p in hardware.dense] == needed
+    assert [hardware.stash_bits_of(p.tile.name) for p in hardware.convs] == needed
+    needed.append(hardware.stash_bits_of("loss"))
     allowed = data.draw(st.integers(0, 2 * max(needed)))
     if max(needed) <= allowed:
         assert replace(hardware, stash_bits=allowed).stash_bits == allowed
@@ -168,17 +168,23 @@ def test_edges_have_the_shape_of_the_network_and_no_negative_tokens(
     place: int, channels: int, tokens: int
 ) -> None:
     shape = PLAN.hardware.edges[place].shape
-    with pytest.raises(InputError, match=f"tokens must be at least 0, not {tokens}"):
+    with pytest.raises(InputError, match=f"must be at least 0, not {tokens} and"):
         with_edge(place, tokens=tokens)
     if channels != shape.channels:
-        with pytest.raises(InputError, match=f"shape must be {shape}, not 1x1x{channels}"):
-            with_edge(place, shape=replace(shape, channels=channels))
+        wrong = replace(shape, channels=channels)
+        with pytest.raises(InputError, match=f"shape must be {shape}, not {wrong}"):
+            with_edge(place, shape=wrong, source_lanes=1, target_lanes=1)
 
 
 @given(st.integers(900, 1 << 20))
 def test_a_delay_beyond_the_horizon_register_is_refused(tokens: int) -> None:
     """The loss edge delays every tile, the first of them by the four tokens behind it too."""
-    edges = (*PLAN.hardware.edges[:-1], replace(PLAN.hardware.edges[-1], tokens=tokens))
+    rooms = [tokens + delay + 2 for delay in (4, 2, 0)]
+    stashes = [
+        replace(edge, packets=room)
+        for edge, room in zip(PLAN.hardware.edges[:-1], rooms, strict=True)
+    ]
+    edges = (*stashes, replace(PLAN.hardware.edges[-1], tokens=tokens))
     if tokens + 4 <= 1023:
         assert with_hardware(edges=edges).delay("dense1") == tokens + 4
         return
@@ -197,7 +203,7 @@ def test_edge_formats_whose_sums_could_pass_the_exact_range_are_refused(
 
 @given(st.integers(60, 64))
 def test_a_weight_gradient_whose_update_could_pass_the_exact_range_is_refused(width: int) -> None:
-    parameters = PLAN.hardware.dense[0].parameters
+    parameters = PLAN.hardware.convs[0].parameters
     with pytest.raises(InputError, match=r"sums need .* bits, more than the exact 63"):
         replace(parameters, gradient=Fixed(width, parameters.gradient.frac))
 
@@ -207,7 +213,7 @@ def test_sums_are_accepted_exactly_up_to_the_exact_range(
     activation: int, gradient: int, inputs: int, outputs: int
 ) -> None:
     formats = replace(
-        PLAN.hardware.formats(PLAN.hardware.dense[0]),
+        PLAN.hardware.formats(PLAN.hardware.convs[0]),
         source=Fixed(activation, 7),
         target_gradient=Fixed(gradient, 9),
     )
@@ -243,14 +249,24 @@ def test_logits_have_the_format_of_the_loss(logits: Fixed) -> None:
 
 
 @given(st.data())
-def test_neighbours_must_have_the_same_lanes(data: st.DataObject) -> None:
+def test_neighbours_of_different_lanes_get_an_adapter_on_both_streams(data: st.DataObject) -> None:
     first, _ = data.draw(foldings_of([6, 12, 4]))
     _, second = data.draw(foldings_of([6, 12, 4]))
-    if first.lanes_out == second.lanes_in:
-        assert chain_plan([6, 12, 4], (first, second)).hardware.edges[1].lanes == first.lanes_out
+    hardware = chain_plan([6, 12, 4], (first, second)).hardware
+    edge = hardware.edges[1]
+    assert (edge.source_lanes, edge.target_lanes) == (first.lanes_out, second.lanes_in)
+    adapted = [stream.name for stream in hardware.streams if stream.name.endswith("adapted")]
+    assert len(adapted) == (2 if first.lanes_out != second.lanes_in else 0)
+
+
+@given(st.integers(1, 3), st.sampled_from(["source_lanes", "target_lanes"]), st.integers(1, 99))
+def test_an_edge_with_other_lanes_than_its_tiles_is_refused(
+    place: int, end: str, lanes: int
+) -> None:
+    if lanes == getattr(PLAN.hardware.edges[place], end):
         return
-    with pytest.raises(InputError, match=f"{first.lanes_out} in and {second.lanes_out} out"):
-        chain_plan([6, 12, 4], (first, second))
+    with pytest.raises(InputError, match=r"lanes must divide|(takes|sends) \d lanes, not"):
+        with_edge(place, **{end: lanes})
 
 
 @given(st.integers(0, 6).filter(lambda count: count != 3))
@@ -267,35 +283,35 @@ def test_seeds_beyond_32_bits_are_refused(seed: int) -> None:
 
 @given(st.integers(0, 3), st.sampled_from(["missing", "swapped"]))
 def test_a_plan_describes_every_edge_and_tile_in_order(place: int, fault: str) -> None:
-    edges, dense = list(PLAN.hardware.edges), list(PLAN.hardware.dense)
+    edges, tiles = list(PLAN.hardware.edges), list(PLAN.hardware.tiles)
     if fault == "missing":
         edges.pop(place)
-        dense.pop(place % len(dense))
+        tiles.pop(place)
     else:
         edges.insert(0, edges.pop(place or 1))
-        dense.insert(0, dense.pop(place % len(dense) or 1))
+        tiles.insert(0, tiles.pop(place or 1))
     with pytest.raises(InputError, match="describe the edges of digits_mlp, in order"):
         with_hardware(edges=tuple(edges))
     with pytest.raises(InputError, match="describe the tiles of digits_mlp, in order"):
-        with_hardware(dense=tuple(dense))
+        with_hardware(tiles=tuple(tiles))
 
 
-@settings(max_examples=50)
-@given(st.lists(st.integers(1, 8), min_size=2, max_size=4), st.data())
-def test_addresses_are_distinct_and_fit_the_port(layers: list[int], data: st.DataObject) -> None:
-    hardware = chain_plan(layers, data.draw(foldings_of(layers))).hardware
+@settings(max_examples=50, deadline=None)
+@given(hardware_plans(st.sampled_from(Schedule)))
+def test_addresses_are_distinct_and_fit_the_port(hardware: HardwarePlan) -> None:
     where = AddressMap(hardware)
-    names = [planned.tile.name for planned in hardware.dense]
+    trained = hardware.parameterised
+    biased = [p for p in trained if hardware.network.parameter_counts(p.tile)[1]]
     addresses = [
         *(where.array(register) for register in ArrayRegister),
         *(where.loss(register) for register in LossRegister),
-        *(where.coefficient(name, c) for name in names for c in COEFFICIENTS),
-        *(where.state(name, tensor) for name in names for tensor in Tensor),
-        *joined.from_iterable(where.weights(name, region) for name in names for region in WEIGHTS),
-        *joined.from_iterable(where.biases(name, region) for name in names for region in BIASES),
+        *(where.coefficient(p.tile.name, c) for p in trained for c in COEFFICIENTS),
+        *(where.state(p.tile.name, t) for p in hardware.tiles for t in tensors_of(p)),
+        *joined.from_iterable(where.weights(p, region) for p in trained for region in WEIGHTS),
+        *joined.from_iterable(where.biases(p, region) for p in biased for region in BIASES),
     ]
-    registers = len(ArrayRegister) + len(LossRegister)
-    registers += len(names) * (len(COEFFICIENTS) + len(Tensor))
+    registers = len(ArrayRegister) + len(LossRegister) + len(trained) * len(COEFFICIENTS)
+    registers += sum(len(tensors_of(planned)) for planned in hardware.tiles)
     assert len(addresses) == registers + 3 * hardware.network.parameters
     assert len(set(addresses)) == len(addresses)
     assert min(addresses) == 0
