@@ -1,6 +1,6 @@
 """Registers of a tile with weights: coefficients with their shadows, and random states."""
 
-from amaranth import Module, Signal, Value
+from amaranth import Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -55,3 +55,31 @@ class TileRegisters(wiring.Component):
 
     def _states(self) -> list[Value]:
         return [self.states[tensor] for tensor in Tensor]
+
+
+class StateRegister(wiring.Component):
+    """The random state of the gradients alone, for tiles without parameters.
+
+    Latency: an answer comes TILE_READ_LATENCY clocks after the request.
+    """
+
+    def __init__(self, offset_bits: int) -> None:
+        super().__init__(
+            {"bus": In(tile_bus(offset_bits)), "updated": In(1), "state": Out(32, init=1)}
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        with m.If(self.updated):
+            m.d.sync += self.state.eq(xorshift32(self.state))
+        here, answer = Signal(), Signal(DATA_BITS)
+        m.d.comb += here.eq(
+            self.bus.select
+            & (self.bus.region == Region.REGISTERS)
+            & (self.bus.offset == STATE_BASE + Tensor.GRADIENT)
+        )
+        m.d.sync += answer.eq(Mux(here, self.state, 0))
+        with m.If(here & self.bus.write):
+            m.d.sync += self.state.eq(self.bus.write_data)
+        m.d.comb += self.bus.read_data.eq(delayed(m, answer, 1, name="answer"))
+        return m

@@ -7,6 +7,7 @@ from amaranth import Array, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.activity import ACTIVITY
 from hw.bus import tile_bus
 from hw.delay import delayed
 from hw.mac import MacArray, MacParameters, PassKind
@@ -23,9 +24,6 @@ from spec.mac import BLOCK_LATENCY, MEMORY_LATENCY, RESULT_LATENCY, UPDATE_TAIL,
 from spec.mac_formats import MacFormats
 from spec.packets import BeatLayout, Kind
 from spec.random_bits import Tensor
-
-ACTIVITY = data.StructLayout({"started": 1, "busy": 1, "waiting": 1})
-"""For observers: in this clock a slot starts; the multipliers work; the tile waits for others."""
 
 
 def turn_layout(geometry: MacGeometry) -> data.StructLayout:
