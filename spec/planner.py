@@ -20,8 +20,8 @@ from spec.tiles.loss import LOGITS
 from spec.tiles.norm import RSTD_BITS
 from spec.zoo import ZooEntry
 
-DEFAULT_STASH_BITS = 1 << 23
-"""Memory for one tile's stash unless told otherwise: 1 MiB."""
+DEFAULT_STASH_BITS = 1 << 30
+"""Memory for one tile's stash unless told otherwise: more than any chip has."""
 AMPLE_PACKETS = 8
 """Room on the short ways of branches with which none of them can be the bottleneck."""
 SLACK = 1.001

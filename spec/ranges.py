@@ -6,6 +6,7 @@ machines, so the ranges of the zoo's networks are committed under `spec/calibrat
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, log2, sqrt
 from pathlib import Path
 
@@ -111,8 +112,12 @@ class Ranges:
         write_text(path, json.dumps(encode(self), indent=1) + "\n")
         return path
 
+    @cached_property
+    def _edges(self) -> dict[Edge, EdgeRange]:
+        return {found.edge: found for found in self.edges}
+
     def edge(self, edge: Edge) -> EdgeRange:
-        return next(found for found in self.edges if found.edge == edge)
+        return self._edges[edge]
 
     def norm(self, tile: str) -> NormRange:
         return next(found for found in self.norms if found.tile == tile)

@@ -17,7 +17,7 @@ from spec.hyperparameters import Method
 from spec.mac import Folding
 from spec.mac_formats import SumWidths
 from spec.plan import HardwarePlan, Plan
-from spec.planner import DEFAULT_STASH_BITS, Wishes, make_plan
+from spec.planner import Wishes, make_plan
 from spec.presets import Preset
 from spec.registers import AddressMap, tensors_of
 from spec.schedule import Schedule
@@ -316,7 +316,3 @@ def test_addresses_are_distinct_and_fit_the_port(hardware: HardwarePlan) -> None
     assert len(set(addresses)) == len(addresses)
     assert min(addresses) == 0
     assert max(addresses) < 1 << where.address_bits
-
-
-def test_the_default_stash_is_a_mebibyte() -> None:
-    assert DEFAULT_STASH_BITS == 8 << 20
