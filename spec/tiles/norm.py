@@ -19,7 +19,8 @@ from functools import cached_property
 from math import sqrt
 
 from spec.errors import InputError
-from spec.formats import Fixed, requantize, round_half_up
+from spec.formats import Fixed, requantize, round_half_up, signed_width
+from spec.mac import Loop, Offset, Pass
 from spec.reciprocal import Reciprocal
 from spec.shape import Shape
 from spec.update import ParameterFormats
@@ -39,6 +40,62 @@ ROOT = tuple(
     for index in range(1 << INDEX_BITS - 2, 1 << INDEX_BITS)
 )
 """First guess of 1 / sqrt(m) by the leading INDEX_BITS bits of m in [1, 4)."""
+
+
+TURN_CYCLES = 1
+"""Taking a packet."""
+SUMS_LATENCY = 4
+"""Cycles from the address of a row's last word to its complete sums."""
+STATISTICS_CYCLES = 132
+"""Mean and reciprocal deviation of a group from its sums, by six serial products."""
+MEANS_CYCLES = 41
+"""m1 and m2 of a group, by two serial products."""
+NORMALISE_LATENCY = 5
+"""Cycles from the address of a word to its output."""
+CENTRE_LATENCY = 5
+"""Cycles from the address of a word to its gradient."""
+GAIN_LATENCY = 2
+"""Further cycles in which an affine norm multiplies gradients by its gains."""
+BACKWARD_TAIL = 6
+"""Cycles after the last word until random states may move on."""
+UPDATE_DRAIN = 15
+"""Cycles after the last parameters are read until the new ones are written."""
+
+
+@dataclass(frozen=True)
+class NormWalks:
+    """The order in which a norm reads its words.
+
+    A row is as many channels as one group, or, where a word holds several groups, as one word.
+    `sums` goes through the rows, and in each through all pixels; `raster` through the packet.
+    `bias` counts rows, `weight` the words of a pixel.
+    """
+
+    words: int
+    """Words of a pixel."""
+    rows: int
+    words_per_group: int
+    groups_per_word: int
+    sums: Pass
+    raster: Pass
+
+    @classmethod
+    def of(cls, source: Shape, group: int, lanes: int) -> "NormWalks":
+        words, inner, pixels = source.channels // lanes, max(1, group // lanes), source.pixels
+        rows = words // inner
+        word = Loop(inner, Offset(stash=1, index=lanes, weight=1))
+        row = Offset(stash=inner, bias=1, weight=inner, index=inner * lanes)
+        return cls(
+            words=words,
+            rows=rows,
+            words_per_group=inner,
+            groups_per_word=max(1, lanes // group),
+            sums=Pass((Loop(rows, row), Loop(pixels, Offset(stash=words)), word), reduction=2),
+            raster=Pass(
+                (Loop(pixels, Offset(stash=words, index=source.channels)), Loop(rows, row), word),
+                reduction=0,
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -68,6 +125,21 @@ class Norm:
     def elements(self, source: Shape) -> int:
         """Elements of one group."""
         return self.group * source.pixels
+
+    def forward_cycles(self, source: Shape, lanes: int) -> int:
+        """From one training packet to the next when nothing makes it wait: the sums of each row of
+        groups, its statistics, and the normalised packet."""
+        walks = NormWalks.of(source, self.group, lanes)
+        row = SUMS_LATENCY + walks.groups_per_word * STATISTICS_CYCLES
+        return TURN_CYCLES + walks.sums.cycles + walks.rows * row + walks.raster.cycles
+
+    def backward_cycles(self, source: Shape, lanes: int) -> int:
+        """The same for gradients; an affine norm also updates its parameters."""
+        walks = NormWalks.of(source, self.group, lanes)
+        row = SUMS_LATENCY + self.affine * (GAIN_LATENCY + walks.words_per_group)
+        row += walks.groups_per_word * MEANS_CYCLES
+        tail = BACKWARD_TAIL + self.affine * (GAIN_LATENCY + 2 * walks.words + UPDATE_DRAIN)
+        return TURN_CYCLES + walks.sums.cycles + walks.rows * row + walks.raster.cycles + tail
 
     def check_lanes(self, source: Shape, lanes: int) -> None:
         """Raises InputError unless a word holds whole groups, or a group whole words."""
@@ -264,3 +336,44 @@ def source_gradient(
     return requantize(
         centred * rstd, formats.centred.frac + formats.rstd.frac, formats.source_gradient, random
     )
+
+
+@dataclass(frozen=True)
+class NormWidths:
+    """Bits of a group's exact sums, for the hardware."""
+
+    elements: int
+    """Of a group."""
+    total: int
+    squares: int
+    variance: int
+    gradients: int
+    weighted: int
+
+    @classmethod
+    def of(cls, elements: int, formats: NormFormats) -> "NormWidths":
+        y = max(-formats.source.minimum, formats.source.maximum)
+        d, x = -formats.gradient.minimum, -formats.normalised.minimum
+        return cls(
+            elements=elements,
+            total=signed_width(elements * y),
+            squares=(elements * y * y).bit_length(),
+            variance=2 * formats.mean.width + 1,
+            gradients=signed_width(elements * d),
+            weighted=signed_width(elements * d * x),
+        )
+
+    @property
+    def normal(self) -> int:
+        """Of the variance while it is brought to its leading pair of bits: an even number."""
+        return max(MANTISSA_BITS, self.variance + self.variance % 2)
+
+    @property
+    def octaves(self) -> int:
+        return self.normal // 2
+
+
+def normalising_shifts(width: int) -> list[int]:
+    """Even shifts, each half of the one before, that bring any number to the top of `width`."""
+    largest = 1 << (width - 1).bit_length() - 1
+    return [largest >> i for i in range(largest.bit_length() - 1)]
