@@ -1,9 +1,10 @@
 """Memories of packets between streams, where no tile reads them at random."""
 
-from amaranth import Module, Signal
-from amaranth.lib import fifo, wiring
+from amaranth import Module, Mux, Signal
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.ram import Ram
 from hw.streams import packet_stream
 from spec.packets import BeatLayout
 
@@ -30,21 +31,32 @@ class PacketFifo(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         payload = self.i.payload.as_value()
-        m.submodules.fifo = kept = fifo.SyncFIFOBuffered(width=len(payload), depth=self._depth)
+        m.submodules.memory = memory = Ram(payload.shape(), self._depth)
+        to, of = Signal(range(self._depth)), Signal(range(self._depth))
+        level, shown = Signal(range(self._depth + 1)), Signal()
         left = Signal(range(self._tokens + 1), init=self._tokens)
+        taken, fetched = Signal(), Signal()
         m.d.comb += [
-            kept.w_data.eq(payload),
-            kept.w_en.eq(self.i.valid),
-            self.i.ready.eq(kept.w_rdy),
+            self.i.ready.eq(level != self._depth),
+            taken.eq(self.i.valid & self.i.ready),
+            fetched.eq((level != 0) & (~shown | (self.o.ready & (left == 0)))),
+            memory.write_address.eq(to),
+            memory.write_data.eq(payload),
+            memory.write.eq(taken),
+            memory.address.eq(of),
+            memory.read.eq(fetched),
         ]
+        m.d.sync += level.eq(level + taken - fetched)
+        for pointer, move in ((to, taken), (of, fetched)):
+            with m.If(move):
+                m.d.sync += pointer.eq(Mux(pointer == self._depth - 1, 0, pointer + 1))
         with m.If(left != 0):
             m.d.comb += [self.o.valid.eq(1), self.o.payload.last.eq(1)]
-            with m.If(self.o.ready):
-                m.d.sync += left.eq(left - 1)
+            m.d.sync += [left.eq(left - self.o.ready), shown.eq(shown | fetched)]
         with m.Else():
             m.d.comb += [
-                self.o.valid.eq(kept.r_rdy),
-                self.o.payload.as_value().eq(kept.r_data),
-                kept.r_en.eq(self.o.ready),
+                self.o.valid.eq(shown),
+                self.o.payload.as_value().eq(memory.data),
             ]
+            m.d.sync += shown.eq(fetched | (shown & ~self.o.ready))
         return m

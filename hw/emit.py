@@ -1,22 +1,43 @@
 """Verilog of an array, each distinct component converted once."""
 
-from amaranth.back import verilog
+from amaranth._toolchain.yosys import find_yosys
+from amaranth.back import rtlil
 from amaranth.lib import wiring
 
 from hw.shared import ModuleLibrary
+
+YOSYS_SCRIPT = """read_rtlil <<rtlil
+{rtlil}
+rtlil
+proc -nomux -norom
+memory_collect
+write_verilog -norename
+"""
+"""What amaranth.back.verilog runs, here once for all modules: starting Yosys takes a second."""
 
 
 def to_verilog(top: wiring.Component, name: str) -> str:
     """The Verilog of `top` as module `name`, and of every shared module that it needs."""
     library = ModuleLibrary()
-    texts = [_convert(top, name, library)]
-    done: set[str] = set()
-    while waiting := library.modules.keys() - done:
+    converted = distinct_modules(top, name, library)
+    return "\n".join([_verilog("\n".join(converted.values())), *library.sources.values()])
+
+
+def distinct_modules(top: wiring.Component, name: str, library: ModuleLibrary) -> dict[str, str]:
+    """The RTLIL of `top` and of every shared module, by name, each with its own submodules."""
+    texts = {name: _convert(top, name, library)}
+    while waiting := library.modules.keys() - texts.keys():
         for module in sorted(waiting):
-            texts.append(_convert(library.modules[module], module, library))
-            done.add(module)
-    return "\n".join(texts)
+            texts[module] = _convert(library.modules[module], module, library)
+    return texts
 
 
 def _convert(component: wiring.Component, name: str, library: ModuleLibrary) -> str:
-    return verilog.convert(component, platform=library, name=name, emit_src=False)
+    text: str = rtlil.convert(component, platform=library, name=name, emit_src=False)
+    return text
+
+
+def _verilog(text: str) -> str:
+    yosys = find_yosys(lambda version: version >= (0, 40))
+    script = YOSYS_SCRIPT.format(rtlil=text)
+    return str(yosys.run(["-q", "-"], script, ignore_warnings=True))

@@ -5,12 +5,12 @@ from operator import or_
 
 from amaranth import Module, Mux, Signal
 from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hw.bus import tile_bus
 from hw.delay import delayed
 from hw.parameter_memory import ParameterMemory
+from hw.ram import Ram
 from hw.random_bits import index_product
 from hw.rounding import requantize
 from hw.streams import word
@@ -209,17 +209,15 @@ class NormParameterStore(wiring.Component):
         """The rounded gradients of a word, one clock after its address."""
         found = []
         for name, gradient in (("gains", self.gain_gradient), ("offsets", self.offset_gradient)):
-            memory = Memory(shape=gradient.shape(), depth=self._words, init=[])
-            m.submodules[f"{name}_gradient"] = memory
-            writer, reader = memory.write_port(), memory.read_port()
+            m.submodules[f"{name}_gradient"] = memory = Ram(gradient.shape(), self._words)
             m.d.comb += [
-                writer.addr.eq(self.gradient_word),
-                writer.data.eq(gradient),
-                writer.en.eq(self.gradient_valid),
-                reader.addr.eq(address),
-                reader.en.eq(1),
+                memory.write_address.eq(self.gradient_word),
+                memory.write_data.eq(gradient),
+                memory.write.eq(self.gradient_valid),
+                memory.address.eq(address),
+                memory.read.eq(1),
             ]
-            found.append(reader.data)
+            found.append(memory.data)
         return found[0], found[1]
 
     @property

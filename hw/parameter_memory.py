@@ -2,9 +2,9 @@
 
 from amaranth import Array, Module, Mux, Signal
 from amaranth.lib import wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from hw.ram import Ram
 from hw.streams import word
 from spec.bus import DATA_BITS, lane_bits
 from spec.formats import Fixed
@@ -50,21 +50,20 @@ class ParameterMemory(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        m.submodules.memory = memory = Memory(shape=self.data.shape(), depth=self._words, init=[])
-        writer, reader = memory.write_port(granularity=1), memory.read_port()
+        m.submodules.memory = memory = Ram(self.data.shape(), self._words, self._lanes)
         below = lane_bits(self._lanes)
         host_word, host_lane = self.host_offset[below:], self.host_offset[:below]
         m.d.comb += [
-            reader.addr.eq(Mux(self.host_select, host_word, self.address)),
-            reader.en.eq(1),
-            self.data.eq(reader.data),
-            writer.addr.eq(self.write_address),
-            writer.data.eq(self.write_data),
-            writer.en.eq(self.write_mask),
+            memory.address.eq(Mux(self.host_select, host_word, self.address)),
+            memory.read.eq(1),
+            self.data.eq(memory.data),
+            memory.write_address.eq(self.write_address),
+            memory.write_data.eq(self.write_data),
+            memory.write.eq(self.write_mask),
         ]
         with m.If(self.host_select & self.host_write):
-            m.d.comb += [writer.addr.eq(host_word), writer.en.eq(1 << host_lane)]
-            m.d.comb += [writer.data[i].eq(self.host_write_data) for i in range(self._lanes)]
+            m.d.comb += [memory.write_address.eq(host_word), memory.write.eq(1 << host_lane)]
+            m.d.comb += [memory.write_data[i].eq(self.host_write_data) for i in range(self._lanes)]
         selected, lane = Signal(), Signal(max(1, below))
         m.d.sync += [
             selected.eq(self.host_select & ~self.host_write),

@@ -18,6 +18,8 @@ class ModuleLibrary:
 
     def __init__(self) -> None:
         self.modules: dict[str, wiring.Component] = {}
+        self.sources: dict[str, str] = {}
+        """Modules that come as Verilog, by name."""
 
     def instance(self, component: wiring.Component, key: object) -> Instance:
         kind = type(component).__name__

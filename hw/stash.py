@@ -8,6 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from hw.ram import Ram
 from hw.streams import HEADER, packet_stream, word
 from spec.packets import BeatLayout
 
@@ -109,19 +110,17 @@ class Stash(wiring.Component):
         self, m: Module, write: "_Pointer", front: "_Pointer", late: "_Pointer"
     ) -> None:
         shape = self.reader.data.shape()
-        memory = Memory(shape=shape, depth=self._entries * self._beats, init=[])
-        m.submodules.memory = memory
-        port, reader = memory.write_port(), memory.read_port()
+        m.submodules.memory = memory = Ram(shape, self._entries * self._beats)
         beat = Signal(range(self._beats))
         taken = Signal()
         m.d.comb += [
             taken.eq(self.i.valid & self.i.ready),
-            port.addr.eq(write.base + beat),
-            port.data.eq(self.i.payload.data),
-            port.en.eq(taken),
-            reader.addr.eq(Mux(self.reader.late, late.base, front.base) + self.reader.beat),
-            reader.en.eq(1),
-            self.reader.data.eq(reader.data),
+            memory.write_address.eq(write.base + beat),
+            memory.write_data.eq(self.i.payload.data),
+            memory.write.eq(taken),
+            memory.address.eq(Mux(self.reader.late, late.base, front.base) + self.reader.beat),
+            memory.read.eq(1),
+            self.reader.data.eq(memory.data),
         ]
         with m.If(taken):
             m.d.sync += beat.eq(Mux(self.i.payload.last, 0, beat + 1))
@@ -173,10 +172,7 @@ class KeptStash(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         port = self.port
-        m.submodules.memory = memory = Memory(
-            shape=port.word.shape(), depth=self._entries * self._words, init=[]
-        )
-        writer, reader = memory.write_port(), memory.read_port()
+        m.submodules.memory = memory = Ram(port.word.shape(), self._entries * self._words)
         m.submodules.write = write = _Pointer(self._entries, self._words)
         m.submodules.late = late = _Pointer(self._entries, self._words)
         young = Signal(range(self._delay + 1), init=self._delay)
@@ -185,13 +181,13 @@ class KeptStash(wiring.Component):
         forgotten = Signal()
         m.d.comb += [
             port.room.eq(used != self._entries),
-            writer.addr.eq(write.base + index),
-            writer.data.eq(port.word),
-            writer.en.eq(port.valid),
+            memory.write_address.eq(write.base + index),
+            memory.write_data.eq(port.word),
+            memory.write.eq(port.valid),
             write.move.eq(port.valid & port.last),
-            reader.addr.eq(late.base + port.beat),
-            reader.en.eq(1),
-            port.data.eq(reader.data),
+            memory.address.eq(late.base + port.beat),
+            memory.read.eq(1),
+            port.data.eq(memory.data),
             forgotten.eq(port.release & (young == 0)),
             late.move.eq(forgotten),
         ]

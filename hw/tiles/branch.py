@@ -233,7 +233,7 @@ class _Raster(wiring.Component):
 
 def _copy(m: Module, source: Any, sinks: list[Any]) -> None:
     """Offer each beat to every sink until all have taken it."""
-    served = [Signal(name=f"served_{sink.path[-1]}") for sink in sinks]
+    served = [Signal(name=f"served_{place}") for place in range(len(sinks))]
     takes: list[Value] = []
     for sink, done in zip(sinks, served, strict=True):
         m.d.comb += [sink.valid.eq(source.valid & ~done), sink.payload.eq(source.payload)]

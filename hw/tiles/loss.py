@@ -59,6 +59,7 @@ class LossCore(wiring.Component):
             raise ValueError(f"lanes must divide the {classes} classes, not {lanes}")
         self._classes, self._lanes = classes, lanes
         self._gradient, self._stochastic = gradient, stochastic
+        self.key = (classes, lanes, gradient, stochastic)
         logits = BeatLayout(LOGITS, lanes, forward=True)
         super().__init__(
             {
