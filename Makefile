@@ -21,6 +21,8 @@ SIM :=
 WAVES :=
 ARITHMETIC :=
 RESUME :=
+DATA :=
+TESTS :=
 OUT :=
 
 option = $(if $(strip $($(1))),--$(2) "$(strip $($(1)))")
@@ -28,7 +30,8 @@ PLAN_OPTIONS = $(call option,NET,net) $(call option,METHOD,method) \
 	$(call option,SCHEDULE,schedule) $(call option,PRESET,preset) $(call option,SEED,seed) \
 	$(call option,LR,lr) $(call option,LANES,lanes) $(call option,STASH_BITS,stash-bits) \
 	$(call option,PLAN,plan)
-LENGTH_OPTIONS = $(call option,SAMPLES,samples) $(call option,EPOCHS,epochs)
+LENGTH_OPTIONS = $(call option,SAMPLES,samples) $(call option,EPOCHS,epochs) \
+	$(call option,DATA,data) $(call option,TESTS,tests)
 OUTPUT_OPTION = $(call option,OUT,output)
 
 .PHONY: sim verilog train calibrate bench test lint clean
@@ -45,7 +48,7 @@ train: .venv/ready
 		$(call option,ARITHMETIC,arithmetic) $(call option,RESUME,resume) $(OUTPUT_OPTION)
 
 calibrate: .venv/ready
-	@$(RUN) model calibrate $(call option,NET,net)
+	@$(RUN) model calibrate $(call option,NET,net) $(call option,DATA,data)
 
 bench: .venv/ready
 	@$(RUN) cosim bench $(PLAN_OPTIONS) $(OUTPUT_OPTION)

@@ -1,7 +1,6 @@
 """`python -m cosim`: co-simulate, generate Verilog, measure speed."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,14 @@ from cosim.report import report_data, report_table, save_report
 from cosim.run import Progress, Settings, cosimulate
 from cosim.toolchain import Simulator, lint
 from model.command import run
-from model.data import load_dataset
 from model.options import (
     chosen,
+    data_options,
+    dataset_of,
     length_options,
     plan_options,
     preset_name,
+    test_count,
     training_samples,
     whole_number,
 )
@@ -43,6 +44,7 @@ def commands() -> None:
 @commands.command("sim")
 @plan_options
 @length_options
+@data_options
 @click.option("--stall", metavar="0..90", help="Percent of clocks to hold every stream.")
 @click.option("--sim", metavar="verilator|icarus", help="Default verilator.")
 @click.option("--waves", metavar="0|1", help="Record every signal.")
@@ -52,6 +54,8 @@ def sim_command(
     plan: Plan,
     samples: str | None,
     epochs: str | None,
+    data: str | None,
+    tests: str | None,
     stall: str | None,
     sim: str | None,
     waves: str | None,
@@ -62,16 +66,17 @@ def sim_command(
     simulator = chosen("sim", Simulator, sim or Simulator.VERILATOR.value)
     held = _stall(stall)
     recording = _switch("waves", waves)
-    dataset = load_dataset(entry.dataset)
+    dataset = dataset_of(plan, data)
     if simulator is Simulator.ICARUS:
-        dataset = replace(dataset, test=dataset.test.first(ICARUS_SAMPLES))
         samples = samples or (None if epochs else str(ICARUS_SAMPLES))
+        tests = tests or str(ICARUS_SAMPLES)
+    limit = test_count(tests, len(dataset.test))
     count = training_samples(samples, epochs, entry, len(dataset.train))
     folder = writable_folder(Path(output) / f"{plan.network.name}-{plan.run.method.value}")
     plan.save(folder / "plan.json")
     with console.status(f"building the simulator of {plan.network.name} ({plan.hardware.hash})"):
         built = build(plan.hardware, simulator, waves=recording)
-    settings = Settings(count, folder / "simulator.log", held)
+    settings = Settings(count, folder / "simulator.log", held, tests=limit)
     with progress_bar() as bar:
         task = bar.add_task("before", total=None, note="")
 
@@ -90,15 +95,16 @@ def sim_command(
         "preset": preset_name(plan),
         "stall": held,
         "simulator": simulator.value,
-        "test_samples": len(dataset.test),
+        "data": dataset.name,
+        "test_samples": limit,
     }
-    data = report_data(plan, outcome, count, extra)
-    save_report(data, folder / "report.json")
-    console.print(report_table(data))
+    found = report_data(plan, outcome, count, extra)
+    save_report(found, folder / "report.json")
+    console.print(report_table(found))
     console.print(f"report: {folder / 'report.json'}", highlight=False)
     if outcome.wave_file:
         console.print(f"waves: {outcome.wave_file}", highlight=False)
-    return _verdict(data)
+    return _verdict(found)
 
 
 @commands.command("verilog")

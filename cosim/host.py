@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from model.engine import Engine
+from model.tiles.base import RandomTile
 from spec.bus import COEFFICIENTS, LossRegister, Region
 from spec.packets import Kind
 from spec.random_bits import Tensor
@@ -55,7 +56,7 @@ def coefficient_accesses(engine: Engine) -> list[Access]:
     accesses = []
     for planned in engine.plan.hardware.parameterised:
         name = planned.tile.name
-        shadow = _integers(engine.tiles[name].shadow)
+        shadow = _integers(engine.trained[name].shadow)
         for coefficient in COEFFICIENTS:
             address, value = addresses.coefficient(name, coefficient), getattr(shadow, coefficient)
             accesses.append(Access(address, int(value), name, f"coefficient {coefficient}", 0))
@@ -91,7 +92,7 @@ def _memory_accesses(
     engine: Engine, addresses: AddressMap, planned: ParameterPlan
 ) -> Iterator[Access]:
     name = planned.tile.name
-    parameters = engine.tiles[name].parameters
+    parameters = engine.trained[name].parameters
     count, _ = engine.plan.network.parameter_counts(planned.tile)
     master, velocity = ((flat[:count], flat[count:]) for flat in parameters.moments)
     working = (parameters.working.weights, parameters.working.biases)
@@ -118,5 +119,7 @@ def _accesses(
 def _state_accesses(engine: Engine, addresses: AddressMap, planned: TilePlan) -> Iterator[Access]:
     name = planned.tile.name
     for tensor in tensors_of(planned):
-        state = engine.tiles[name].random.states[tensor]
+        tile = engine.tiles[name]
+        assert isinstance(tile, RandomTile)
+        state = tile.random.states[tensor]
         yield Access(addresses.state(name, tensor), state, name, "random state", tensor)

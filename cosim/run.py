@@ -34,7 +34,8 @@ NOTHING = 0xFFFF_FFFF
 class Settings:
     """How a co-simulation is run.
 
-    `stall` is the percent of clocks that every stream is held. `tamper` changes what is written
+    `stall` is the percent of clocks that every stream is held, `tests` the number of test images
+    before and after training (None: all). `tamper` changes what is written
     into the array, by which tests show that a fault is found.
     """
 
@@ -42,6 +43,7 @@ class Settings:
     log: Path
     stall: int = 0
     tamper: Callable[[list[Access]], list[Access]] = list
+    tests: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def measure_speed(build: Build, plan: Plan, dataset: Dataset, settings: Settings
 
 def run_image(plan: Plan, dataset: Dataset, settings: Settings) -> str:
     """The same run for cosim/verilog/plain.cpp: words in hexadecimal."""
-    phases = run_phases(plan, dataset, settings.samples)
+    phases = run_phases(plan, dataset, settings.samples, settings.tests)
     golden = Golden(plan, dataset, phases)
     writes = [*coefficient_accesses(golden.engine), *state_accesses(golden.engine)]
     packets = _pack(golden)
@@ -158,7 +160,7 @@ class _Cosimulation:
     ) -> None:
         self._build, self._plan, self._dataset = build, plan, dataset
         self._settings, self._report = settings, report
-        self._phases = run_phases(plan, dataset, settings.samples)
+        self._phases = run_phases(plan, dataset, settings.samples, settings.tests)
         self._comparison = StreamComparison(len(plan.hardware.streams))
         self._score = _Score(self._phases)
         golden = self._golden()

@@ -10,11 +10,13 @@ from rich.table import Table
 from model.arithmetic import ARITHMETICS, arithmetic_of
 from model.calibrate import calibrate
 from model.command import run
-from model.data import load_dataset
 from model.options import (
     DEFAULT_NET,
+    data_options,
+    dataset_of,
     length_options,
     plan_options,
+    test_count,
     training_samples,
 )
 from model.train import Trainer, TrainResult, train
@@ -33,6 +35,7 @@ def commands() -> None:
 @commands.command("train")
 @plan_options
 @length_options
+@data_options
 @click.option("--arithmetic", default="float32", metavar="|".join(ARITHMETICS))
 @click.option("--output", default="build/train", help="Folder of the results.")
 @click.option("--resume", metavar="FILE", help="A checkpoint to continue from.")
@@ -41,6 +44,8 @@ def train_command(
     plan: Plan,
     samples: str | None,
     epochs: str | None,
+    data: str | None,
+    tests: str | None,
     arithmetic: str,
     output: str,
     resume: str | None,
@@ -49,11 +54,12 @@ def train_command(
     if arithmetic not in ARITHMETICS:
         legal = ", ".join(ARITHMETICS)
         raise InputError(f"arithmetic must be one of {legal}, not {arithmetic!r}")
-    dataset = load_dataset(entry.dataset)
+    dataset = dataset_of(plan, data)
     count = training_samples(samples, epochs, entry, len(dataset.train))
     name = f"{plan.network.name}-{plan.run.method.value}-{arithmetic}"
     folder = writable_folder(Path(output) / name)
-    trainer = Trainer(plan, arithmetic_of(arithmetic), dataset, count, folder)
+    limit = test_count(tests, len(dataset.test))
+    trainer = Trainer(plan, arithmetic_of(arithmetic), dataset, count, folder, limit)
     if resume:
         trainer.resume(Path(resume))
     _show(train(trainer, folder), folder)
@@ -61,10 +67,11 @@ def train_command(
 
 @commands.command("calibrate")
 @click.option("--net", default=DEFAULT_NET, metavar="NAME")
-def calibrate_command(net: str) -> None:
+@click.option("--data", metavar="FOLDER", help="Files of the data set.")
+def calibrate_command(net: str, data: str | None) -> None:
     """Measure the ranges of a network's tensors and write them into spec/calibration."""
-    path = calibrate(zoo_entry(net or DEFAULT_NET)).save(net or DEFAULT_NET)
-    print(path)
+    entry = zoo_entry(net or DEFAULT_NET)
+    print(calibrate(entry, Path(data) if data else None).save(entry.network.name))
 
 
 def _show(result: TrainResult, folder: Path) -> None:

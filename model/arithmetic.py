@@ -2,7 +2,7 @@
 
 `IntegerArithmetic` repeats the integers of `spec` on int64 tensors, bit for bit: a number n with
 `frac` fractional bits stands for n 2**-frac. `FloatArithmetic` computes what the paper writes and
-ignores every format but its sign.
+ignores every format.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from model.normalisation import (
+    float_norm_gradient,
+    float_normalise,
+    integer_norm_gradient,
+    integer_normalise,
+)
 from model.update import (
     Coefficients,
     Moments,
@@ -20,9 +26,12 @@ from model.update import (
     integer_update,
     rounded,
 )
+from spec.errors import InputError
 from spec.formats import Fixed
 from spec.hyperparameters import FloatCoefficients
-from spec.plan import DensePlan, Plan
+from spec.plan import Plan
+from spec.reciprocal import Reciprocal
+from spec.tile_plans import ParameterPlan
 from spec.tiles.loss import (
     EXPONENTIAL,
     LOSS,
@@ -30,6 +39,7 @@ from spec.tiles.loss import (
     RECIPROCAL_FRAC,
     logarithm,
 )
+from spec.tiles.norm import EPSILON, NormFormats
 from spec.update import ParameterFormats, UpdateCoefficients
 
 
@@ -63,8 +73,8 @@ class Arithmetic(ABC):
         """The number 1 with `frac` fractional bits."""
 
     @abstractmethod
-    def product(self, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-        """matrix [m, n] times vector [n]; exact in integers (the plan's widths prove it)."""
+    def product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """[m, n] times [n, k]; exact in integers (the plan's widths prove it)."""
 
     @abstractmethod
     def preload(self, sums: torch.Tensor, biases: torch.Tensor, shift: int) -> torch.Tensor:
@@ -76,8 +86,58 @@ class Arithmetic(ABC):
     ) -> torch.Tensor:
         """One rounding and one saturation; stochastic where there are random words.
 
-        In floats only the sign counts: an unsigned target makes it a ReLU.
+        Floats stay as they are.
         """
+
+    @abstractmethod
+    def mean(
+        self,
+        total: torch.Tensor,
+        count: int,
+        frac: int,
+        target: Fixed,
+        words: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """total / count in `target`: spec.reciprocal."""
+
+    @abstractmethod
+    def standardise(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights of zero mean and unit variance a filter, and the deviations they were divided by
+        (Qiao et al., arXiv 1903.10520)."""
+
+    @abstractmethod
+    def normalise(
+        self, source: torch.Tensor, group: int, formats: NormFormats
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x^ of [rows, columns, channels], and rstd [groups]: spec/tiles/norm.py."""
+
+    @abstractmethod
+    def affine(
+        self,
+        normalised: torch.Tensor,
+        gains: torch.Tensor | None,
+        offsets: torch.Tensor | None,
+        formats: NormFormats,
+    ) -> torch.Tensor:
+        """The output of a norm before its ReLU; gains and offsets [channels] when affine."""
+
+    @abstractmethod
+    def scale_gradient(
+        self, gradient: torch.Tensor, gains: torch.Tensor, formats: NormFormats
+    ) -> torch.Tensor:
+        """d of an affine norm."""
+
+    @abstractmethod
+    def norm_gradient(
+        self,
+        gradient: torch.Tensor,
+        normalised: torch.Tensor,
+        rstd: torch.Tensor,
+        group: int,
+        formats: NormFormats,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """dx = rstd (d - m1 - x^ m2), group by group."""
 
     @abstractmethod
     def update(
@@ -94,7 +154,7 @@ class Arithmetic(ABC):
         """
 
     @abstractmethod
-    def coefficients(self, plan: Plan, planned: DensePlan) -> Coefficients:
+    def coefficients(self, plan: Plan, planned: ParameterPlan) -> Coefficients:
         """A tile's coefficients as this number system reads them."""
 
     @abstractmethod
@@ -125,8 +185,8 @@ class IntegerArithmetic(Arithmetic):
     def one(self, frac: int) -> int:
         return 1 << frac
 
-    def product(self, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-        return torch.mv(matrix.double(), vector.double()).long()
+    def product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch.mm(left.double(), right.double()).long()
 
     def preload(self, sums: torch.Tensor, biases: torch.Tensor, shift: int) -> torch.Tensor:
         return torch.add(sums, biases, alpha=1 << shift)
@@ -135,6 +195,56 @@ class IntegerArithmetic(Arithmetic):
         self, sums: torch.Tensor, frac: int, target: Fixed, words: torch.Tensor | None = None
     ) -> torch.Tensor:
         return rounded(sums, frac - target.frac, words).clamp(target.minimum, target.maximum)
+
+    def mean(
+        self,
+        total: torch.Tensor,
+        count: int,
+        frac: int,
+        target: Fixed,
+        words: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        reciprocal = Reciprocal.of(count)
+        scaled = total * reciprocal.mantissa
+        return self.requantize(scaled, frac + reciprocal.shift, target, words)
+
+    def standardise(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        raise InputError("weight standardisation has no integers: give ARITHMETIC=float32")
+
+    def normalise(
+        self, source: torch.Tensor, group: int, formats: NormFormats
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return integer_normalise(source, group, formats)
+
+    def affine(
+        self,
+        normalised: torch.Tensor,
+        gains: torch.Tensor | None,
+        offsets: torch.Tensor | None,
+        formats: NormFormats,
+    ) -> torch.Tensor:
+        if gains is None or offsets is None:
+            return self.requantize(normalised, formats.normalised.frac, formats.target)
+        aligned = offsets << formats.affine_frac - formats.offset.frac
+        return self.requantize(gains * normalised + aligned, formats.affine_frac, formats.target)
+
+    def scale_gradient(
+        self, gradient: torch.Tensor, gains: torch.Tensor, formats: NormFormats
+    ) -> torch.Tensor:
+        assert formats.parameters is not None
+        frac = formats.target_gradient.frac + formats.parameters.working.frac
+        return self.requantize(gains * gradient, frac, formats.gradient)
+
+    def norm_gradient(
+        self,
+        gradient: torch.Tensor,
+        normalised: torch.Tensor,
+        rstd: torch.Tensor,
+        group: int,
+        formats: NormFormats,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        return integer_norm_gradient(gradient, normalised, rstd, group, formats, words)
 
     def update(
         self,
@@ -148,7 +258,7 @@ class IntegerArithmetic(Arithmetic):
             raise TypeError(f"coefficients must be UpdateCoefficients, not {coefficients!r}")
         return integer_update(moments, gradient, formats, coefficients, words)
 
-    def coefficients(self, plan: Plan, planned: DensePlan) -> UpdateCoefficients:
+    def coefficients(self, plan: Plan, planned: ParameterPlan) -> UpdateCoefficients:
         return plan.coefficients(planned).integers
 
     def coefficients_from(self, members: dict[str, Any]) -> UpdateCoefficients:
@@ -185,8 +295,8 @@ class FloatArithmetic(Arithmetic):
     def one(self, frac: int) -> int:
         return 1
 
-    def product(self, matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
-        return torch.mv(matrix, vector)
+    def product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return torch.mm(left, right)
 
     def preload(self, sums: torch.Tensor, biases: torch.Tensor, shift: int) -> torch.Tensor:
         return sums + biases
@@ -194,7 +304,55 @@ class FloatArithmetic(Arithmetic):
     def requantize(
         self, sums: torch.Tensor, frac: int, target: Fixed, words: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return sums if target.signed else sums.clamp(min=0)
+        return sums
+
+    def mean(
+        self,
+        total: torch.Tensor,
+        count: int,
+        frac: int,
+        target: Fixed,
+        words: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return total / count
+
+    def standardise(self, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = weights.flatten(1)
+        variance, mean = torch.var_mean(rows, dim=1, correction=0, keepdim=True)
+        sigma = torch.sqrt(variance + EPSILON)
+        return ((rows - mean) / sigma).view(weights.shape), sigma
+
+    def normalise(
+        self, source: torch.Tensor, group: int, formats: NormFormats
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return float_normalise(source, group)
+
+    def affine(
+        self,
+        normalised: torch.Tensor,
+        gains: torch.Tensor | None,
+        offsets: torch.Tensor | None,
+        formats: NormFormats,
+    ) -> torch.Tensor:
+        if gains is None or offsets is None:
+            return normalised
+        return gains * normalised + offsets
+
+    def scale_gradient(
+        self, gradient: torch.Tensor, gains: torch.Tensor, formats: NormFormats
+    ) -> torch.Tensor:
+        return gains * gradient
+
+    def norm_gradient(
+        self,
+        gradient: torch.Tensor,
+        normalised: torch.Tensor,
+        rstd: torch.Tensor,
+        group: int,
+        formats: NormFormats,
+        words: torch.Tensor | None,
+    ) -> torch.Tensor:
+        return float_norm_gradient(gradient, normalised, rstd, group)
 
     def update(
         self,
@@ -208,7 +366,7 @@ class FloatArithmetic(Arithmetic):
             raise TypeError(f"coefficients must be FloatCoefficients, not {coefficients!r}")
         return float_update(moments, gradient, coefficients)
 
-    def coefficients(self, plan: Plan, planned: DensePlan) -> FloatCoefficients:
+    def coefficients(self, plan: Plan, planned: ParameterPlan) -> FloatCoefficients:
         return plan.float_coefficients(planned)
 
     def coefficients_from(self, members: dict[str, Any]) -> FloatCoefficients:

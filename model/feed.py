@@ -34,22 +34,35 @@ class Phase:
     turns: tuple[Turn, ...]
 
 
-def run_phases(plan: Plan, dataset: Dataset, samples: int) -> tuple[Phase, ...]:
+def run_phases(
+    plan: Plan, dataset: Dataset, samples: int, tests: int | None = None
+) -> tuple[Phase, ...]:
     """A whole run: test, train on `samples` samples, drain, test again.
 
-    The very first packet commits the coefficients that the host has written. Raises nothing for
-    `samples` beyond an epoch: the next epoch follows in an order of its own.
+    Tests take the first `tests` images of the test split, or all of them. The very first packet
+    commits the coefficients that the host has written. `samples` beyond an epoch go on with the
+    next one, in an order of its own.
     """
-    drain = plan.hardware.delay(plan.network.tiles[0].name)
-    before = tuple(evaluation(dataset.test.labels))
-    first = before[0]
-    before = (Turn(Header(Kind.EVAL, True, first.header.label), first.sample), *before[1:])
+    drain = plan.hardware.first_delay
+    test = tuple(evaluation(dataset.test.labels[:tests]))
+    train = tuple(training(plan, dataset.train.labels, samples))
+    before, train = _committing(test, train)
     return (
         Phase("before", dataset.test, before),
-        Phase("train", dataset.train, tuple(training(plan, dataset.train.labels, samples))),
+        Phase("train", dataset.train, train),
         Phase("drain", dataset.train, (DRAIN,) * drain),
-        Phase("after", dataset.test, tuple(evaluation(dataset.test.labels))),
+        Phase("after", dataset.test, test),
     )
+
+
+def _committing(*parts: tuple[Turn, ...]) -> tuple[tuple[Turn, ...], ...]:
+    """The same turns, of which the very first commits."""
+    found = list(parts)
+    place = next(i for i, part in enumerate(found) if part)
+    first, *rest = found[place]
+    header = Header(first.header.kind, True, first.header.label)
+    found[place] = (Turn(header, first.sample), *rest)
+    return tuple(found)
 
 
 def evaluation(labels: Sequence[int]) -> Iterator[Turn]:
@@ -60,7 +73,7 @@ def evaluation(labels: Sequence[int]) -> Iterator[Turn]:
 
 def training(plan: Plan, labels: Sequence[int], samples: int) -> Iterator[Turn]:
     """`samples` training samples, epoch by epoch; each drained by bubbles when sequential."""
-    bubbles = plan.hardware.delay(plan.network.tiles[0].name) if plan.run.sequential else 0
+    bubbles = plan.hardware.first_delay if plan.run.sequential else 0
     for sample in islice(sample_order(plan.run.seed, len(labels)), samples):
         yield Turn(Header(Kind.TRAIN, label=labels[sample]), sample)
         for _ in range(bubbles):

@@ -1,6 +1,7 @@
 """The options that every command shares: which network, how it is trained, on what lanes."""
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import wraps
@@ -9,16 +10,21 @@ from typing import Any, TypeVar
 
 import click
 
+from model.data import Dataset, load_dataset, noise
 from spec.errors import InputError
 from spec.hyperparameters import Method
 from spec.mac import Folding
 from spec.plan import Plan
 from spec.planner import Wishes, make_plan
 from spec.presets import Preset
+from spec.ranges import is_calibrated
 from spec.schedule import Schedule
 from spec.zoo import ZOO, ZooEntry, zoo_entry
 
 DEFAULT_NET = "digits_mlp"
+DEFAULT_TESTS = 1000
+"""Test images that a run takes of a larger test split."""
+NOISE = "noise"
 _LANES = re.compile(r"(\d+)x(\d+)(?:/(\d+))?", re.ASCII)
 
 Choice = TypeVar("Choice", bound=Enum)
@@ -40,6 +46,30 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         planned = option(planned)
     return planned
+
+
+def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--data` and `--tests`, for `dataset_of`."""
+    data = click.option("--data", metavar="FOLDER|noise", help="Files of the data set, or noise.")
+    tests = click.option("--tests", metavar="N", help=f"Test images; default {DEFAULT_TESTS}.")
+    return data(tests(command))
+
+
+def dataset_of(plan: Plan, data: str | None) -> Dataset:
+    """The data set of a plan: from a folder, from where it is by default, or noise."""
+    network = plan.network
+    if NOISE in (data, plan.run.dataset):
+        return noise(network.input_shape, network.classes)
+    dataset = load_dataset(plan.run.dataset, Path(data) if data else None)
+    features, wanted = dataset.train.images.shape[1], network.input_shape.elements
+    if features != wanted:
+        raise InputError(f"{network.name} takes {wanted} numbers, {dataset.name} has {features}")
+    return dataset
+
+
+def test_count(tests: str | None, available: int) -> int:
+    """How many test images a run takes."""
+    return min(available, whole_number("tests", tests) if tests else DEFAULT_TESTS)
 
 
 def length_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,7 +120,7 @@ def parse_lanes(text: str) -> tuple[Folding, ...]:
 
 def preset_name(plan: Plan) -> str:
     """The preset that a plan's formats come from; `custom` when they are of none."""
-    parameters, edge = plan.hardware.dense[0].parameters, plan.hardware.edges[-1]
+    parameters, edge = plan.hardware.convs[0].parameters, plan.hardware.edges[-1]
     for preset in Preset:
         widths = preset.widths
         if (parameters.master.width, parameters.working.width, edge.gradient.width) == (
@@ -115,6 +145,9 @@ def _from_wishes(given: dict[str, str | None]) -> tuple[ZooEntry, Plan]:
     wishes: dict[str, Any] = {
         name: read(text) for name, read in _WISH_READERS.items() if (text := given[name])
     }
+    if not is_calibrated(entry.network):
+        note = f"{entry.network.name} has not been calibrated: its binary points are nominal"
+        print(note, file=sys.stderr)
     return entry, make_plan(entry, Wishes(**wishes))
 
 
@@ -125,7 +158,7 @@ def _from_file(path: str, given: dict[str, str | None]) -> tuple[ZooEntry, Plan]
     plan = Plan.load(Path(path))
     network, run = plan.network, plan.run
     epochs = zoo_entry(network.name).epochs if network.name in ZOO else 1
-    foldings = tuple(planned.folding for planned in plan.hardware.dense)
+    foldings = tuple(planned.folding for planned in plan.hardware.convs)
     return ZooEntry(network, run.dataset, run.hyperparameters, foldings, epochs), plan
 
 

@@ -54,11 +54,17 @@ class Trainer:
     """One run of an engine over the phases of `model.feed`, with checkpoints under `folder`."""
 
     def __init__(
-        self, plan: Plan, arithmetic: Arithmetic, dataset: Dataset, samples: int, folder: Path
+        self,
+        plan: Plan,
+        arithmetic: Arithmetic,
+        dataset: Dataset,
+        samples: int,
+        folder: Path,
+        tests: int | None = None,
     ) -> None:
         self.engine = Engine(plan, arithmetic, initial_parameters(plan, arithmetic))
-        self._coefficients = {name: tile.active for name, tile in self.engine.tiles.items()}
-        self.phases = {phase.name: phase for phase in run_phases(plan, dataset, samples)}
+        self._coefficients = {name: tile.active for name, tile in self.engine.trained.items()}
+        self.phases = {phase.name: phase for phase in run_phases(plan, dataset, samples, tests)}
         activation = plan.hardware.edges[0].activation
         self._images = {
             name: arithmetic.encode(phase.split.images, activation)
@@ -74,7 +80,7 @@ class Trainer:
         self._progress = load_checkpoint(path, self.engine)
         if self._progress.turns >= len(self.phases["train"].turns):
             raise InputError(f"{path} has already seen {self.samples} samples: ask for more")
-        for tile in self.engine.tiles.values():
+        for tile in self.engine.trained.values():
             tile.active = tile.shadow = self._coefficients[tile.name]
 
     def run(self, report: Report) -> TrainResult:

@@ -42,12 +42,13 @@ class Wishes:
 
 
 def make_plan(entry: ZooEntry, wishes: Wishes, ranges: Ranges | None = None) -> Plan:
-    """Plan a network of the zoo; `ranges` are its committed ones unless given.
+    """Plan a network of the zoo; `ranges` are its committed ones unless given, and nominal where
+    it has not been calibrated.
 
     Raises InputError for wishes that do not fit the network.
     """
     network = entry.network
-    ranges = ranges or Ranges.load(network)
+    ranges = ranges or Ranges.of(network)
     foldings = entry.foldings if wishes.foldings is None else wishes.foldings
     hyperparameters = entry.hyperparameters
     if wishes.eta is not None:

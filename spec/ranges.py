@@ -101,11 +101,9 @@ class Ranges:
         )
 
     @classmethod
-    def of(cls, network: Network) -> tuple["Ranges", bool]:
-        """The committed ranges if the network has been calibrated, else nominal ones; and which."""
-        if (FOLDER / f"{network.name}.json").exists():
-            return cls.load(network), True
-        return cls.nominal(network), False
+    def of(cls, network: Network) -> "Ranges":
+        """The committed ranges if the network has been calibrated, else nominal ones."""
+        return cls.load(network) if is_calibrated(network) else cls.nominal(network)
 
     def save(self, name: str, folder: Path = FOLDER) -> Path:
         path = folder / f"{name}.json"
@@ -124,6 +122,11 @@ class Ranges:
 
     def parameter(self, tile: str) -> ParameterRange:
         return next(found for found in self.parameters if found.tile == tile)
+
+
+def is_calibrated(network: Network) -> bool:
+    """Whether ranges are committed under the network's name."""
+    return (FOLDER / f"{network.name}.json").exists()
 
 
 def _nominal_edge(network: Network, edge: Edge) -> EdgeRange:

@@ -75,7 +75,7 @@ class LossTile:
         if header.kind is Kind.BUBBLE:
             return NO_RESULT, EMPTY
         prediction, loss, probabilities = self._arithmetic.cross_entropy(
-            packet.tensor, header.label
+            packet.tensor.flatten(), header.label
         )
         self.counters[header.kind].count(prediction == header.label, loss)
         result = LossResult(header.kind, prediction, loss)
@@ -85,7 +85,7 @@ class LossTile:
         gradient = self._arithmetic.requantize(
             probabilities, PROBABILITY_FRAC, self._gradient, self.random.draw().gradient
         )
-        return result, Packet(TRAIN_BACK, gradient)
+        return result, Packet(TRAIN_BACK, gradient.view(packet.tensor.shape))
 
     def state(self) -> dict[str, Any]:
         """Everything that changes during a run, as plain data."""
