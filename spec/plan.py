@@ -19,7 +19,7 @@ from spec.mac_formats import MacFormats, SumWidths
 from spec.network import INPUT, Edge, Network
 from spec.schedule import Schedule, channel_depth, delays, stash_depth
 from spec.tile_plans import ConvPlan, NormPlan, ParameterPlan, TilePlan
-from spec.tiles import STREAMING, TRANSPARENT, Add, Conv, Loss, MaxPool
+from spec.tiles import STREAMING, TRANSPARENT, Add, Conv, Fork, Loss, MaxPool
 from spec.tiles.loss import LOGITS
 from spec.tiles.norm import NormFormats
 
@@ -240,10 +240,20 @@ class HardwarePlan:
 
     def channel_packets(self, planned: EdgePlan) -> int:
         """Backward packets that fit before an edge's producer; 0 where gradients pass straight
-        through it."""
-        source = planned.edge.source
-        passes_on = source == INPUT or isinstance(self.network.tile(source), STREAMING)
-        return 0 if passes_on and not planned.tokens else channel_depth(planned.tokens)
+        through it.
+
+        What comes back to a fork past all memories of the longer way has to wait for that way.
+        """
+        source, target = planned.edge.source, planned.edge.target
+        if source == INPUT:
+            return 0
+        passes_on = isinstance(self.network.tile(source), STREAMING)
+        waits = isinstance(self.network.tile(source), Fork) and isinstance(
+            self.network.tile(target), STREAMING
+        )
+        return (
+            0 if passes_on and not planned.tokens and not waits else channel_depth(planned.tokens)
+        )
 
     def channel_bits_of(self, name: str) -> int:
         """Bits of the backward channels from which a tile takes its gradients."""

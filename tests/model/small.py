@@ -19,7 +19,7 @@ from spec.presets import Preset
 from spec.ranges import EdgeRange, ParameterRange, Ranges
 from spec.schedule import Schedule
 from spec.shape import Shape
-from spec.tiles import Dense, Loss
+from spec.tiles import Loss, dense
 from spec.zoo import ZooEntry
 
 CLASSES = 3
@@ -30,9 +30,9 @@ def small_entry(weight_decay: float = 0.0, bias: bool = True) -> ZooEntry:
     network = Network.chain(
         "small",
         Shape(1, 1, 6),
-        (Dense("one", 5, bias=bias),),
-        (Dense("two", 4),),
-        (Dense("three", CLASSES, relu=False), Loss("loss")),
+        (dense("one", 5, bias=bias),),
+        (dense("two", 4),),
+        (dense("three", CLASSES, relu=False), Loss("loss")),
     )
     hyperparameters = Hyperparameters(2.0**-3, 1 - 2.0**-2, weight_decay)
     return ZooEntry(network, "digits", hyperparameters, (Folding(1, 1, 1),) * 3, epochs=1)
@@ -50,7 +50,8 @@ def small_plan(
     ranges = Ranges(
         content_hash(network),
         tuple(EdgeRange(edge, 2 if edge.source != "input" else 0, 0) for edge in network.edges),
-        tuple(ParameterRange(tile.name, 1, 1, -2) for tile in network.dense_tiles),
+        (),
+        tuple(ParameterRange(tile.name, 1, 1, -2) for tile in network.convs),
     )
     return make_plan(entry, Wishes(method, schedule, preset, seed=seed), ranges)
 

@@ -37,7 +37,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["train", "--net", "cats"], "unknown network 'cats': must be one of digits_mlp"),
+        (["train", "--net", "cats"], "unknown network 'cats': must be one of deep_cnn, digits_cnn"),
         (["train", "--method", "adam"], "method must be one of pb, sc, lwp, lwp+sc, not 'adam'"),
         (["train", "--schedule", "x"], "schedule must be one of paper, 1f1b, sequential, not 'x'"),
         (["train", "--preset", "x"], "preset must be one of compact, wide, not 'x'"),

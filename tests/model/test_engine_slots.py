@@ -90,22 +90,23 @@ def test_evaluation_reads_the_master_weights_and_training_the_predicted_copy(
     arithmetic = arithmetic_of("float64")
     engine = small_engine(plan, arithmetic)
     feed(engine, turns, plan, arithmetic)
-    tile = engine.tiles["one"]
+    tile = engine.trained["one"]
     sample = encoded(plan, arithmetic, small_data(SAMPLES).train)[0]
-    outputs, inputs = tile.shape
+    shape = tile.parameters.working.weights.flatten(1).shape
+    count = shape.numel()
     master = tile.parameters.moments.master
     biases = tile.parameters.working.biases
     assert biases is not None
-    by_master = master[: outputs * inputs].view(tile.shape) @ sample + master[outputs * inputs :]
-    by_copy = tile.parameters.working.weights @ sample + biases
+    by_master = master[:count].view(shape) @ sample + master[count:]
+    by_copy = tile.parameters.working.weights.view(shape) @ sample + biases
     assert not torch.allclose(by_master, by_copy, rtol=1e-3)
     evaluated = engine.slot(Header(Kind.EVAL, label=1), sample).packets[1].packet.tensor
-    torch.testing.assert_close(evaluated, by_master.clamp(min=0))
+    torch.testing.assert_close(evaluated.flatten(), by_master.clamp(min=0))
     copy_now = tile.parameters.working
     assert copy_now.biases is not None
-    expected = copy_now.weights @ sample + copy_now.biases
+    expected = copy_now.weights.view(shape) @ sample + copy_now.biases
     trained = engine.slot(Header(Kind.TRAIN, label=1), sample).packets[1].packet.tensor
-    torch.testing.assert_close(trained, expected.clamp(min=0))
+    torch.testing.assert_close(trained.flatten(), expected.clamp(min=0))
 
 
 def test_every_packet_comes_back_after_the_delay(plan: Plan, arithmetic: Arithmetic) -> None:

@@ -113,5 +113,5 @@ def test_calibrated_ranges_hold_every_value_and_no_power_too_many() -> None:
         assert 2.0 ** (exponent - 1) < largest[str(edge)] <= 2.0**exponent
     assert 2.0 ** (ranges.parameter("two").weight - 1) < weight
     assert weight <= 2.0 ** ranges.parameter("two").weight
-    for tile in plan.network.dense_tiles:
+    for tile in plan.network.convs:
         assert ranges.parameter(tile.name).velocity <= ranges.parameter(tile.name).gradient

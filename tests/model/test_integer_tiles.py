@@ -7,7 +7,8 @@ import torch
 
 from model.arithmetic import IntegerArithmetic
 from model.packets import Packet
-from model.tiles.dense import DenseTile, Parameters, working_copy
+from model.tiles.base import Parameters, Rounding
+from model.tiles.conv import ConvTile
 from model.tiles.loss import LossTile
 from model.update import Moments
 from spec.formats import Fixed, requantize
@@ -15,6 +16,7 @@ from spec.packets import Header, Kind
 from spec.plan import Plan
 from spec.presets import Preset
 from spec.random_bits import Tensor, initial_state, random_word, xorshift32
+from spec.tile_plans import ConvPlan
 from spec.tiles.loss import LOGITS, cross_entropy, logit_gradient
 from spec.update import Updated, update
 from tests.model.small import CLASSES, integers, small_entry, small_plan
@@ -27,6 +29,7 @@ class ReferenceTile:
 
     def __init__(self, plan: Plan, name: str, master: list[int], velocity: list[int]) -> None:
         planned = plan.hardware.planned(name)
+        assert isinstance(planned, ConvPlan)
         self.plan, self.planned = plan, planned
         self.formats = plan.hardware.formats(planned)
         self.coefficients = plan.coefficients(planned).integers
@@ -105,6 +108,10 @@ class ReferenceTile:
         self.working[index] = new.working
 
 
+def pixel(numbers: list[int]) -> torch.Tensor:
+    return torch.tensor(numbers).view(1, 1, -1)
+
+
 @pytest.mark.parametrize("preset", Preset)
 @pytest.mark.parametrize("name", ["one", "two", "three"])
 @pytest.mark.parametrize("bias", [True, False])
@@ -114,6 +121,7 @@ def test_dense_tile_equals_the_python_reference(
 ) -> None:
     plan = small_plan(preset=preset, seed=5, entry=small_entry(decay, bias))
     planned = plan.hardware.planned(name)
+    assert isinstance(planned, ConvPlan)
     rng = random.Random(f"{preset} {name} {bias} {decay}")
     parameters = planned.parameters
     count = planned.tile.outputs * plan.hardware.source_of(name).shape.channels
@@ -122,25 +130,25 @@ def test_dense_tile_equals_the_python_reference(
     velocity = integers(rng, parameters.velocity.minimum, parameters.velocity.maximum, count)
     reference = ReferenceTile(plan, name, list(master), list(velocity))
     arithmetic, flat = IntegerArithmetic(), torch.tensor(master)
-    outputs, inputs = shape = planned.tile.weight_shape(plan.hardware.source_of(name).shape)
-    working = working_copy(flat, plan.hardware.formats(planned), shape, arithmetic)
+    outputs, *_, inputs = planned.tile.weight_shape(plan.hardware.source_of(name).shape)
+    working = Rounding.of(plan, planned).copy(flat, arithmetic)
     stored = Parameters(Moments(flat, torch.tensor(velocity)), working)
-    tile = DenseTile(plan, planned, arithmetic, stored)
+    tile = ConvTile(plan, planned, arithmetic, stored)
     tile.stash.clear()
     for _ in range(SAMPLES):
         x = integers(rng, tile.formats.source.minimum, tile.formats.source.maximum, inputs)
         gradient = tile.formats.target_gradient
         dy = integers(rng, gradient.minimum, gradient.maximum, outputs)
         expected_eval = reference.forward(reference.rounded(reference.master), x)
-        evaluated = tile.forward(Packet(Header(Kind.EVAL), torch.tensor(x)))
-        assert evaluated.tensor.tolist() == expected_eval
+        (evaluated,) = tile.forward(Packet(Header(Kind.EVAL), pixel(x)))
+        assert evaluated.tensor.flatten().tolist() == expected_eval
         tile.stash.pop()
         expected = reference.forward(reference.working, x)
-        y = tile.forward(Packet(Header(Kind.TRAIN), torch.tensor(x)))
-        assert y.tensor.tolist() == expected
-        back = tile.backward(Packet(Header(Kind.TRAIN), torch.tensor(dy)))
+        (y,) = tile.forward(Packet(Header(Kind.TRAIN), pixel(x)))
+        assert y.tensor.flatten().tolist() == expected
+        (back,) = tile.backward(Packet(Header(Kind.TRAIN), pixel(dy)))
         dx = reference.backward(x, expected, dy)
-        assert (back.data is None) if name == "one" else (back.tensor.tolist() == dx)
+        assert (back.data is None) if name == "one" else (back.tensor.flatten().tolist() == dx)
         assert tile.parameters.moments.master.tolist() == reference.master
         assert tile.parameters.moments.velocity.tolist() == reference.velocity
         weights, biases = tile.parameters.working
@@ -161,10 +169,12 @@ def test_loss_tile_equals_the_python_reference(preset: Preset) -> None:
         logits = integers(rng, -spread - 1, spread, CLASSES)
         label = rng.randrange(CLASSES)
         expected = cross_entropy(logits, label)
-        result, back = tile.turn(Packet(Header(Kind.TRAIN, label=label), torch.tensor(logits)))
+        result, back = tile.turn(Packet(Header(Kind.TRAIN, label=label), pixel(logits)))
         assert (result.prediction, result.loss) == (expected.prediction, expected.loss)
         word_state = state if edge.stochastic else None
-        assert back.tensor.tolist() == logit_gradient(expected, label, edge.gradient, word_state)
+        assert back.tensor.flatten().tolist() == logit_gradient(
+            expected, label, edge.gradient, word_state
+        )
         state = xorshift32(state)
     assert tile.counters[Kind.TRAIN].seen == 200
 
@@ -172,7 +182,7 @@ def test_loss_tile_equals_the_python_reference(preset: Preset) -> None:
 def test_evaluation_leaves_the_loss_random_state_alone() -> None:
     tile = LossTile(small_plan(), IntegerArithmetic())
     before = tile.random.states
-    _, back = tile.turn(Packet(Header(Kind.EVAL, label=1), torch.tensor([1, 2, 3])))
+    _, back = tile.turn(Packet(Header(Kind.EVAL, label=1), pixel([1, 2, 3])))
     assert back.header.kind is Kind.BUBBLE
     assert tile.random.states == before
     assert tile.counters[Kind.EVAL].seen == 1

@@ -76,8 +76,8 @@ class NaivePipeline:
 
 def naive_pipeline(plan: Plan, engine: Engine) -> NaivePipeline:
     stages, delays = [], []
-    for planned in plan.hardware.dense:
-        flat = engine.tiles[planned.tile.name].parameters.moments.master.numpy().copy()
+    for planned in plan.hardware.convs:
+        flat = engine.trained[planned.tile.name].parameters.moments.master.numpy().copy()
         inputs = plan.hardware.source_of(planned.tile.name).shape.channels
         stages.append(NaiveStage(flat, inputs, planned.tile.relu))
         delays.append(0 if plan.run.sequential else plan.hardware.delay(planned.tile.name))
@@ -85,7 +85,7 @@ def naive_pipeline(plan: Plan, engine: Engine) -> NaivePipeline:
 
 
 def assert_same(engine: Engine, naive: NaivePipeline) -> None:
-    for tile, stage in zip(engine.tiles.values(), naive.stages, strict=True):
+    for tile, stage in zip(engine.trained.values(), naive.stages, strict=True):
         moments = tile.parameters.moments
         working = tile.parameters.working
         assert working.biases is not None
@@ -108,7 +108,7 @@ def test_every_sample_meets_the_weight_versions_of_the_rule(
     arithmetic, data = FloatArithmetic(torch.float64), small_data(SAMPLES)
     engine = small_engine(plan, arithmetic)
     naive = naive_pipeline(plan, engine)
-    coefficients = [plan.float_coefficients(planned) for planned in plan.hardware.dense]
+    coefficients = [plan.float_coefficients(planned) for planned in plan.hardware.convs]
     images = encoded(plan, arithmetic, data.train)
     for header, sample in training(plan, data.train.labels, SAMPLES):
         engine.slot(header, None if sample is None else images[sample])
@@ -131,7 +131,7 @@ def test_a_commit_counts_from_its_slot_on_whatever_sample_comes_back(commit_slot
     plan, arithmetic, data = small_plan(), FloatArithmetic(torch.float64), small_data(SAMPLES)
     engine = small_engine(plan, arithmetic)
     naive = naive_pipeline(plan, engine)
-    old = [plan.float_coefficients(planned) for planned in plan.hardware.dense]
+    old = [plan.float_coefficients(planned) for planned in plan.hardware.convs]
     new = [FloatCoefficients(0.3 * c.learning_rate, 0.6, c.a, 0.2, 7, 0.001) for c in old]
     images = encoded(plan, arithmetic, data.train)
     for slot in range(SAMPLES):
@@ -155,7 +155,7 @@ def test_a_shadow_without_a_commit_changes_nothing() -> None:
     engines = [small_engine(plan, arithmetic) for _ in range(2)]
     engines[0].set_shadow("two", FloatCoefficients(1.0, 0.0, 1.0, 0.0, 0, 0.0))
     _train(engines, plan, data.train)
-    masters = [engine.tiles["two"].parameters.moments.master for engine in engines]
+    masters = [engine.trained["two"].parameters.moments.master for engine in engines]
     assert torch.equal(*masters)
 
 
@@ -165,7 +165,7 @@ def test_a_bubble_carries_a_commit() -> None:
     coefficients = FloatCoefficients(1.0, 0.0, 1.0, 0.0, 0, 0.0)
     engine.set_shadow("three", coefficients)
     record = engine.slot(Header(Kind.BUBBLE, commit=True, label=7))
-    assert engine.tiles["three"].active == coefficients
+    assert engine.trained["three"].active == coefficients
     headers = [seen.packet.header for seen in record.packets if seen.forward]
     assert headers == [Header(Kind.BUBBLE, commit=True)] * 4
 
@@ -175,8 +175,8 @@ def test_sequential_training_is_plain_sgd_with_momentum() -> None:
     arithmetic, data = FloatArithmetic(torch.float64), small_data(SAMPLES)
     engine = small_engine(plan, arithmetic)
     layers = torch.nn.Sequential()
-    for tile, planned in zip(engine.tiles.values(), plan.hardware.dense, strict=True):
-        outputs, inputs = tile.shape
+    for tile, planned in zip(engine.trained.values(), plan.hardware.convs, strict=True):
+        outputs, inputs = planned.tile.outputs, plan.network.input_shape_of(planned.tile).channels
         linear = torch.nn.Linear(inputs, outputs, dtype=torch.float64)
         torch.nn.utils.vector_to_parameters(
             tile.parameters.moments.master.clone(), linear.parameters()
@@ -198,7 +198,7 @@ def test_sequential_training_is_plain_sgd_with_momentum() -> None:
                 loss = torch.nn.functional.cross_entropy(logits, torch.tensor(header.label))
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-    trained = torch.cat([t.parameters.moments.master for t in engine.tiles.values()])
+    trained = torch.cat([t.parameters.moments.master for t in engine.trained.values()])
     expected = torch.nn.utils.parameters_to_vector(layers.parameters())
     torch.testing.assert_close(trained, expected.detach(), rtol=1e-9, atol=1e-9)
 
