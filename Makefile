@@ -34,7 +34,9 @@ LENGTH_OPTIONS = $(call option,SAMPLES,samples) $(call option,EPOCHS,epochs) \
 	$(call option,DATA,data) $(call option,TESTS,tests)
 OUTPUT_OPTION = $(call option,OUT,output)
 
-.PHONY: sim verilog train calibrate bench test lint clean
+N :=
+
+.PHONY: sim sim-large fuzz plan verilog train calibrate bench test lint clean
 
 sim: .venv/ready
 	@$(RUN) cosim sim $(PLAN_OPTIONS) $(LENGTH_OPTIONS) $(call option,STALL,stall) \
@@ -42,6 +44,9 @@ sim: .venv/ready
 
 verilog: .venv/ready
 	@$(RUN) cosim verilog $(PLAN_OPTIONS) $(OUTPUT_OPTION)
+
+plan: .venv/ready
+	@$(RUN) cosim plan $(PLAN_OPTIONS) $(OUTPUT_OPTION)
 
 train: .venv/ready
 	@$(RUN) model train $(PLAN_OPTIONS) $(LENGTH_OPTIONS) \
@@ -52,6 +57,13 @@ calibrate: .venv/ready
 
 bench: .venv/ready
 	@$(RUN) cosim bench $(PLAN_OPTIONS) $(OUTPUT_OPTION)
+
+fuzz: .venv/ready
+	@TIDEMILL_FUZZ=$(or $(strip $(N)),100) $(RUN) pytest -n 2 tests/cosim/test_random_networks.py
+
+# Two updates of every tile of a full-width ResNet20 on 32x32 input; half an hour.
+sim-large: .venv/ready
+	@$(RUN) cosim sim --net resnet20 --data noise --samples 2 --tests 0
 
 test: lint
 	@$(RUN) pytest -n 2 --dist worksteal

@@ -10,6 +10,7 @@ from rich.console import Console
 from cosim.bench import measure
 from cosim.generate import WAIVER, write_verilog
 from cosim.harness import build
+from cosim.plan_table import plan_table
 from cosim.report import report_data, report_table, save_report
 from cosim.run import Progress, Settings, cosimulate
 from cosim.toolchain import Simulator, lint
@@ -34,6 +35,7 @@ from spec.zoo import ZooEntry
 ICARUS_SAMPLES = 20
 """To train on by default, and to test on: Icarus is a hundred times slower."""
 LARGEST_STALL = 90
+TABLE_WIDTH = 130
 
 
 @click.group(no_args_is_help=False)
@@ -120,6 +122,17 @@ def verilog_command(entry: ZooEntry, plan: Plan, output: str) -> int:
         print(complaints, file=sys.stderr)
         return 1
     return 0
+
+
+@commands.command("plan")
+@plan_options
+@click.option("--output", default="build/plan", help="Folder of plan.json.")
+def plan_command(entry: ZooEntry, plan: Plan, output: str) -> None:
+    """Show tiles, lanes, delays, memories and cycles; writes plan.json."""
+    path = writable_folder(Path(output) / plan.network.name) / "plan.json"
+    plan.save(path)
+    Console(width=TABLE_WIDTH).print(plan_table(plan))
+    print(path)
 
 
 @commands.command("bench")
