@@ -8,6 +8,8 @@ from spec.network import Network
 
 DIGITS = Hyperparameters(eta=2.0**-6, momentum=1 - 2.0**-4)
 """A short memory for a small data set (design, section 5)."""
+DIGITS_CONVOLUTIONS = Hyperparameters(eta=2.0**-7, momentum=1 - 2.0**-4)
+"""Convolutions add up gradients over pixels: half the step of the dense network."""
 SCALED = Hyperparameters(eta=2.0**-7, momentum=1 - 2.0**-10)
 """Learning rate 0.1 and momentum 0.9 at batch 128, scaled to batch size one."""
 MULTIPLIERS = 16

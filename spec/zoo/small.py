@@ -4,7 +4,7 @@ from spec.mac import Folding
 from spec.network import Network, NetworkBuilder
 from spec.shape import Shape
 from spec.tiles import Add, AveragePool, Conv, Fork, Loss, MaxPool, Norm, dense
-from spec.zoo.entry import DIGITS, SCALED, ZooEntry, folded
+from spec.zoo.entry import DIGITS, DIGITS_CONVOLUTIONS, SCALED, ZooEntry, folded
 
 DIGIT = Shape(8, 8, 1)
 GARMENT = Shape(14, 14, 1)
@@ -47,7 +47,7 @@ def digits_cnn() -> ZooEntry:
         Folding(4, 4, 1),
         Folding(4, 2, 8),
     )
-    return ZooEntry(builder.network(), "digits", DIGITS, foldings, epochs=3)
+    return ZooEntry(builder.network(), "digits", DIGITS_CONVOLUTIONS, foldings, epochs=4)
 
 
 def tiny_vgg() -> ZooEntry:
@@ -67,7 +67,7 @@ def tiny_vgg() -> ZooEntry:
     builder.add(AveragePool("average"))
     builder.add(Loss("loss"))
     network = builder.network()
-    return ZooEntry(network, "digits", DIGITS, folded(network), epochs=3)
+    return ZooEntry(network, "digits", DIGITS_CONVOLUTIONS, folded(network), epochs=4)
 
 
 def tiny_resnet() -> ZooEntry:
@@ -90,7 +90,7 @@ def tiny_resnet() -> ZooEntry:
     builder.add(Norm("norm"))
     _finish(builder)
     network = builder.network()
-    return ZooEntry(network, "digits", DIGITS, folded(network), epochs=3)
+    return ZooEntry(network, "digits", DIGITS_CONVOLUTIONS, folded(network), epochs=4)
 
 
 def fashion_cnn() -> ZooEntry:
