@@ -139,7 +139,7 @@ def test_random_states_and_memories_are_not_locked_by_a_commit() -> None:
     addresses = [
         host.map.state("one", Tensor.WEIGHT),
         host.map.loss(LossRegister.STATE),
-        next(host.map.weights("two", Region.VELOCITY)),
+        int(host.map.weights(host.hardware.convs[1], Region.VELOCITY)[0]),
     ]
 
     async def check(ctx: Any) -> None:
