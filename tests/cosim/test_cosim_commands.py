@@ -85,7 +85,7 @@ def test_verilog_is_lint_clean_and_comes_with_plan_and_interface(
         (("--net", "nope"), "unknown network 'nope': must be one of"),
         (("--method", "sgd"), "method must be one of pb, sc, lwp, lwp+sc, not 'sgd'"),
         (("--lanes", "4x5,4x4,4x2"), "dense1: lanes_out must divide its 48 outputs (one of 1, 2"),
-        (("--stash-bits", "100"), "dense1: a stash of 6 packets needs 3072 bits"),
+        (("--stash-bits", "100"), "dense1: a stash of 6 packets needs 3360 bits"),
         (("--stall", "91"), "stall must be from 0 to 90 percent, not 91"),
         (("--sim", "vcs"), "sim must be one of verilator, icarus, not 'vcs'"),
         (("--waves", "yes"), "waves must be 0 or 1, not 'yes'"),
