@@ -52,7 +52,7 @@ def imagenet_resnet50() -> Network:
 def _bottleneck(
     builder: NetworkBuilder, label: str, trunk: str, width: int, stride: int, projected: bool
 ) -> str:
-    """1x1, 3x3, 1x1; the projection is a stage of its own beside the last of them."""
+    """1x1, 3x3, 1x1; a projection belongs to the stage of the last, beside which it lies."""
     side = fork = builder.add(Fork(f"fork{label}"), trunk)
     builder.stage()
     builder.add(Norm(f"norm{label}a"), fork)
