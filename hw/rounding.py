@@ -7,10 +7,17 @@ from spec.formats import Fixed
 
 
 def clamp(number: ValueLike, target: Fixed) -> Value:
-    """Saturate; the result is meant for a signal of the target's shape."""
+    """Saturate; the result is meant for a signal of the target's shape.
+
+    Bounds that the number's shape cannot pass are not compared with.
+    """
     number = Value.cast(number)
-    low = Mux(number < target.minimum, target.minimum, number)
-    return Mux(number > target.maximum, target.maximum, low)
+    width, signed = number.shape().width, number.shape().signed
+    low, high = (-(1 << width - 1), (1 << width - 1) - 1) if signed else (0, (1 << width) - 1)
+    result = number
+    if low < target.minimum:
+        result = Mux(number < target.minimum, target.minimum, result)
+    return Mux(number > target.maximum, target.maximum, result) if high > target.maximum else result
 
 
 def round_half_up(number: ValueLike, shift: int) -> Value:

@@ -14,7 +14,6 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hw.activity import ACTIVITY
 from hw.address import AddressGenerator
 from hw.bus import tile_bus
 from hw.delay import delayed
@@ -46,6 +45,7 @@ from spec.update import ParameterFormats
 
 NORM_QUEUE = CENTRE_LATENCY + GAIN_LATENCY + 4
 EMISSION = data.StructLayout({"push": 1, "last": 1, "header": HEADER})
+ANSWER = data.StructLayout({"push": 1, "last": 1, "kind": 2})
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,6 @@ class NormCore(wiring.Component):
                 "o": Out(packet_stream(target)),
                 "o_gradient": Out(packet_stream(source_gradient)),
                 "bus": In(tile_bus(bits)),
-                "activity": Out(ACTIVITY),
             }
         )
 
@@ -245,7 +244,7 @@ class NormCore(wiring.Component):
                         self.stash.take.eq(1),
                     ]
             with m.State("SUMS"):
-                m.d.comb += [sums.run.eq(1), sums.advance.eq(1), self.activity.busy.eq(1)]
+                m.d.comb += [sums.run.eq(1), sums.advance.eq(1)]
                 with m.If(sums.last):
                     m.d.sync += [wait.eq(SUMS_LATENCY), final.eq(sums.final)]
                     m.next = "DRAIN"
@@ -272,13 +271,11 @@ class NormCore(wiring.Component):
                     emission.push.eq(raster.advance),
                     emission.last.eq(raster.final),
                     self.stash.take.eq(raster.over),
-                    self.activity.busy.eq(raster.advance),
                 ]
                 with m.If(raster.over):
                     m.next = "TAKE"
         ended = final & (group == walks.groups_per_word - 1)
         m.d.comb += [
-            self.activity.started.eq(self.kept.begin),
             self.rstd.begin.eq(self.kept.begin),
             self.rstd.valid.eq(bubble | unit.done),
             self.rstd.last.eq(bubble | ended),
@@ -403,7 +400,7 @@ class NormCore(wiring.Component):
         m.submodules.means_table = table = Memory(shape=p.means, depth=walks.rows, init=[])
         wiring.connect(m, queue.o, wiring.flipped(self.o_gradient))
         group, row = Signal(range(walks.groups_per_word)), Signal(range(walks.rows))
-        centring, emission = Signal(), Signal(EMISSION)
+        centring, emission = Signal(), Signal(ANSWER)
         address = Mux(centring, raster.stash, sums.stash)
         m.d.comb += [self.gradient.beat.eq(address), self.kept.beat.eq(address)]
         gradients, raw, normalised = self._read_gradients(m, sums, raster, centring)
@@ -524,7 +521,7 @@ class NormCore(wiring.Component):
                     raster.advance.eq(queue.room),
                     emission.push.eq(raster.advance),
                     emission.last.eq(raster.final),
-                    emission.header.kind.eq(Kind.TRAIN),
+                    emission.kind.eq(Kind.TRAIN),
                 ]
                 with m.If(raster.over):
                     m.d.sync += wait.eq(tail)
@@ -708,14 +705,14 @@ class NormCore(wiring.Component):
                 ]
                 random = generator.word
             dx_frac = formats.centred.frac + formats.rstd.frac
-            with m.If(late.header.kind != Kind.BUBBLE):
+            with m.If(late.kind != Kind.BUBBLE):
                 m.d.comb += queue.beat.data[lane].eq(
                     requantize(product, dx_frac, formats.source_gradient, random)
                 )
         m.d.comb += [
             queue.push.eq(late.push),
             queue.beat.last.eq(late.last),
-            queue.beat.kind.eq(late.header.kind),
+            queue.beat.kind.eq(late.kind),
         ]
 
 

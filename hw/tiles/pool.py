@@ -4,7 +4,6 @@ from amaranth import Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.activity import ACTIVITY
 from hw.address import AddressGenerator
 from hw.bus import tile_bus
 from hw.delay import delayed
@@ -66,7 +65,6 @@ class MaxPoolCore(wiring.Component):
                 "kept": Out(kept_port(PLACE_BITS * lanes, self._words)),
                 "o": Out(packet_stream(forward)),
                 "o_gradient": Out(packet_stream(backward)),
-                "activity": Out(ACTIVITY),
             }
         )
 
@@ -116,7 +114,7 @@ class MaxPoolCore(wiring.Component):
         with m.FSM(name="forward"):
             with m.State("TAKE"), m.If(self.stash.pending & self.kept.room):
                 with m.If(self.stash.header.kind != Kind.BUBBLE):
-                    m.d.comb += [begun.eq(1), self.activity.started.eq(1)]
+                    m.d.comb += begun.eq(1)
                     m.next = "WALK"
                 with m.Elif(queue.room):
                     m.d.comb += [
@@ -131,7 +129,6 @@ class MaxPoolCore(wiring.Component):
                     walk.advance.eq(queue.room | ~walk.last),
                     queue.reserve.eq(walk.advance & walk.last),
                     self.stash.take.eq(walk.over),
-                    self.activity.busy.eq(walk.advance),
                 ]
                 with m.If(walk.over):
                     m.next = "TAKE"
@@ -245,7 +242,6 @@ class AveragePoolCore(wiring.Component):
                 "o": Out(packet_stream(BeatLayout(target, lanes, forward=True))),
                 "o_gradient": Out(packet_stream(BeatLayout(source_gradient, lanes, False))),
                 "bus": In(tile_bus(TILE_REGISTER_BITS)),
-                "activity": Out(ACTIVITY),
             }
         )
 
@@ -266,7 +262,6 @@ class AveragePoolCore(wiring.Component):
         with m.FSM(name="forward"):
             with m.State("TAKE"), m.If(self.stash.pending):
                 with m.If(self.stash.header.kind != Kind.BUBBLE):
-                    m.d.comb += self.activity.started.eq(1)
                     m.next = "WALK"
                 with m.Elif(queue.room):
                     m.d.comb += [
@@ -281,7 +276,6 @@ class AveragePoolCore(wiring.Component):
                     emission.push.eq(walk.advance & walk.last),
                     emission.last.eq(walk.final),
                     self.stash.take.eq(walk.over),
-                    self.activity.busy.eq(walk.advance),
                 ]
                 with m.If(walk.over):
                     m.next = "TAKE"
