@@ -116,6 +116,9 @@ def verilog_command(entry: ZooEntry, plan: Plan, output: str) -> int:
     """Write Verilog, plan.json and interface.json, and lint them."""
     files = write_verilog(plan, writable_folder(Path(output)))
     complaints = lint([files.verilog], "tidemill", WAIVER)
+    cores = sum("core_" in module for module in files.modules)
+    tiles = len(plan.network.tiles)
+    print(f"{tiles} tiles are {cores} distinct cores; {len(files.modules)} distinct modules")
     for path in files.all:
         print(path)
     if complaints:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hw.array import TileArray
-from hw.emit import to_verilog
+from hw.emit import convert
 from spec.bus import (
     BUS_READ_LATENCY,
     COEFFICIENTS,
@@ -32,6 +32,8 @@ class VerilogFiles:
     verilog: Path
     plan: Path
     interface: Path
+    modules: tuple[str, ...]
+    """The distinct modules, each converted once."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -40,8 +42,10 @@ class VerilogFiles:
 
 def write_verilog(plan: Plan, folder: Path) -> VerilogFiles:
     """Write tidemill.v (top module `tidemill`), plan.json and interface.json into `folder`."""
-    files = VerilogFiles(folder / "tidemill.v", folder / "plan.json", folder / "interface.json")
-    write_text(files.verilog, to_verilog(TileArray(plan.hardware), "tidemill"))
+    converted = convert(TileArray(plan.hardware), "tidemill")
+    paths = (folder / name for name in ("tidemill.v", "plan.json", "interface.json"))
+    files = VerilogFiles(*paths, converted.modules)
+    write_text(files.verilog, converted.text)
     plan.save(files.plan)
     write_text(files.interface, json.dumps(interface(plan.hardware), indent=1) + "\n")
     return files

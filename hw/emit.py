@@ -1,5 +1,7 @@
 """Verilog of an array, each distinct component converted once."""
 
+from dataclasses import dataclass
+
 from amaranth._toolchain.yosys import find_yosys
 from amaranth.back import rtlil
 from amaranth.lib import wiring
@@ -18,9 +20,23 @@ write_verilog -norename
 
 def to_verilog(top: wiring.Component, name: str) -> str:
     """The Verilog of `top` as module `name`, and of every shared module that it needs."""
+    return convert(top, name).text
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Verilog, and the names of the distinct shared modules in it."""
+
+    text: str
+    modules: tuple[str, ...]
+
+
+def convert(top: wiring.Component, name: str) -> Converted:
+    """The Verilog of `top` as module `name`, and of every shared module that it needs."""
     library = ModuleLibrary()
     converted = distinct_modules(top, name, library)
-    return "\n".join([_verilog("\n".join(converted.values())), *library.sources.values()])
+    parts = [_verilog("\n".join(converted.values())), *library.sources.values()]
+    return Converted("\n".join(parts), tuple(sorted(library.modules)))
 
 
 def distinct_modules(top: wiring.Component, name: str, library: ModuleLibrary) -> dict[str, str]:
