@@ -43,8 +43,12 @@ class VerilogFiles:
 def write_verilog(plan: Plan, folder: Path) -> VerilogFiles:
     """Write tidemill.v (top module `tidemill`), plan.json and interface.json into `folder`."""
     converted = convert(TileArray(plan.hardware), "tidemill")
-    paths = (folder / name for name in ("tidemill.v", "plan.json", "interface.json"))
-    files = VerilogFiles(*paths, converted.modules)
+    files = VerilogFiles(
+        folder / "tidemill.v",
+        folder / "plan.json",
+        folder / "interface.json",
+        converted.modules,
+    )
     write_text(files.verilog, converted.text)
     plan.save(files.plan)
     write_text(files.interface, json.dumps(interface(plan.hardware), indent=1) + "\n")
