@@ -8,12 +8,12 @@ import click
 from rich.console import Console
 
 from cosim.bench import measure
-from cosim.generate import WAIVER, write_verilog
+from cosim.generate import lint_verilog, write_verilog
 from cosim.harness import build
 from cosim.plan_table import plan_table
 from cosim.report import report_data, report_table, save_report
 from cosim.run import Progress, Settings, cosimulate
-from cosim.toolchain import Simulator, lint
+from cosim.toolchain import Simulator
 from model.command import run
 from model.options import (
     chosen,
@@ -115,10 +115,11 @@ def sim_command(
 def verilog_command(entry: ZooEntry, plan: Plan, output: str) -> int:
     """Write Verilog, plan.json and interface.json, and lint them."""
     files = write_verilog(plan, writable_folder(Path(output)))
-    complaints = lint([files.verilog], "tidemill", WAIVER)
-    cores = sum("core_" in module for module in files.modules)
+    complaints = lint_verilog(files)
+    modules = files.converted.modules
+    cores = sum("core_" in module for module in modules)
     tiles = len(plan.network.tiles)
-    print(f"{tiles} tiles are {cores} distinct cores; {len(files.modules)} distinct modules")
+    print(f"{tiles} tiles are {cores} distinct cores; {len(modules)} distinct modules")
     for path in files.all:
         print(path)
     if complaints:

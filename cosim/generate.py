@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from cosim.toolchain import lint
 from hw.array import TileArray
-from hw.emit import convert
+from hw.emit import Converted, convert
 from spec.bus import (
     BUS_READ_LATENCY,
     COEFFICIENTS,
@@ -22,6 +25,7 @@ from spec.packets import RESULT_FIELDS, Fields
 from spec.plan import HardwarePlan, Plan
 from spec.registers import AddressMap
 
+MODULE = "tidemill"
 WAIVER = Path(__file__).parent / "verilog" / "lint.vlt"
 
 
@@ -32,8 +36,7 @@ class VerilogFiles:
     verilog: Path
     plan: Path
     interface: Path
-    modules: tuple[str, ...]
-    """The distinct modules, each converted once."""
+    converted: Converted
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -42,17 +45,30 @@ class VerilogFiles:
 
 def write_verilog(plan: Plan, folder: Path) -> VerilogFiles:
     """Write tidemill.v (top module `tidemill`), plan.json and interface.json into `folder`."""
-    converted = convert(TileArray(plan.hardware), "tidemill")
+    converted = convert(TileArray(plan.hardware), MODULE)
     files = VerilogFiles(
         folder / "tidemill.v",
         folder / "plan.json",
         folder / "interface.json",
-        converted.modules,
+        converted,
     )
     write_text(files.verilog, converted.text)
     plan.save(files.plan)
     write_text(files.interface, json.dumps(interface(plan.hardware), indent=1) + "\n")
     return files
+
+
+def lint_verilog(files: VerilogFiles) -> str:
+    """What Verilator has to say: of each distinct module in full, once, and of the array that
+    instances them as far as elaboration. Flattening hundreds of tiles would tell no more of them
+    and take minutes and gigabytes.
+    """
+    with TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
+        shared = Path(folder) / files.verilog.name
+        shared.write_text(files.converted.shared)
+        modules = pool.submit(lint, shared, None, WAIVER)
+        array = pool.submit(lint, files.verilog, MODULE, WAIVER, elaborate_only=True)
+        return "\n".join(filter(None, [modules.result(), array.result()]))
 
 
 def interface(hardware: HardwarePlan) -> dict[str, Any]:
@@ -61,7 +77,7 @@ def interface(hardware: HardwarePlan) -> dict[str, Any]:
     entrance = hardware.edges[0]
     names = [tile.name for tile in hardware.network.tiles]
     return {
-        "module": "tidemill",
+        "module": MODULE,
         "hardware_hash": hardware.hash,
         "clock": "clk",
         "reset": "rst",

@@ -200,19 +200,29 @@ def build_plain(
     return directory.absolute() / _PREFIX
 
 
-def lint(sources: Sequence[Path], top: str, waiver: Path | None) -> str:
-    """What Verilator says about the sources with all warnings on; empty when they are clean.
+def lint(source: Path, top: str | None, waiver: Path, *, elaborate_only: bool = False) -> str:
+    """What Verilator says about a file with all warnings on; empty when it is clean.
 
-    `waiver` is a Verilator control file with `lint_off` lines.
+    Without `top`, every module that no other instances is a top of its own. `elaborate_only`
+    stops before the design is flattened: parameters, widths, connections and unused or undriven
+    signals are checked, loops of combinational logic and latches are not. `waiver` is a Verilator
+    control file with `lint_off` lines.
 
     Raises ToolError when a tool is missing or too old.
     """
     verilator = find_verilator()
-    command = [str(verilator.executable), "--lint-only", "--quiet", "-Wall", "--timing"]
-    command += ["--timescale", _TIMESCALE, "--top-module", top]
-    command += [str(path) for path in [*([waiver] if waiver else []), *sources]]
+    command = [str(verilator.executable), "--quiet", "-Wall", "--timing"]
+    if elaborate_only:
+        command += ["--json-only", "--json-only-output", os.devnull]
+        command += ["--json-only-meta-output", os.devnull]
+    else:
+        command += ["--lint-only"]
+    command += ["--timescale", _TIMESCALE]
+    command += ["--top-module", top] if top else ["-Wno-MULTITOP"]
     environment = {**os.environ, **verilator.environment}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        command += ["--Mdir", scratch, str(waiver), str(source)]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True)
     return (run.stdout + run.stderr).strip()
 
 
