@@ -6,12 +6,13 @@ from amaranth import Module
 from amaranth.lib import wiring
 
 from hw.mac import MacParameters
+from hw.norm_layouts import NormParameters
 from hw.shared import shared
 from hw.stash import KeptStash
 from hw.tiles.branch import AddCore, ForkCore, ShortcutCore
 from hw.tiles.conv import ConvCore
 from hw.tiles.loss import LossCore
-from hw.tiles.norm import NormCore, NormParameters
+from hw.tiles.norm import NormCore
 from hw.tiles.pool import AveragePoolCore, MaxPoolCore
 from spec.errors import InputError
 from spec.plan import HardwarePlan

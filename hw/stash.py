@@ -3,6 +3,8 @@
 The forward channel of a tile is its stash; its backward channel is the same part with tokens.
 """
 
+from typing import Any
+
 from amaranth import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
@@ -207,18 +209,33 @@ def kept_port(width: int, words: int) -> wiring.Signature:
     beat, data: word to read, one clock before its data, of the packet `delay` slots old.
     release: the backward pass of that packet (or of a bubble of the reset) is over.
     """
+    return wiring.Signature({**kept_writer(width).members, **kept_reader(width, words).members})
+
+
+def kept_writer(width: int) -> wiring.Signature:
+    """The part of a kept port that the forward pass needs."""
     return wiring.Signature(
-        {
-            "room": In(1),
-            "begin": Out(1),
-            "valid": Out(1),
-            "last": Out(1),
-            "word": Out(width),
-            "beat": Out(range(words)),
-            "data": In(width),
-            "release": Out(1),
-        }
+        {"room": In(1), "begin": Out(1), "valid": Out(1), "last": Out(1), "word": Out(width)}
     )
+
+
+def kept_reader(width: int, words: int) -> wiring.Signature:
+    """The part of a kept port that the backward pass needs."""
+    return wiring.Signature({"beat": Out(range(words)), "data": In(width), "release": Out(1)})
+
+
+def connect_kept(m: Module, port: Any, writer: Any, reader: Any) -> None:
+    """Make a kept port of the two parts."""
+    m.d.comb += [
+        writer.room.eq(port.room),
+        port.begin.eq(writer.begin),
+        port.valid.eq(writer.valid),
+        port.last.eq(writer.last),
+        port.word.eq(writer.word),
+        port.beat.eq(reader.beat),
+        reader.data.eq(port.data),
+        port.release.eq(reader.release),
+    ]
 
 
 class _Pointer(wiring.Component):

@@ -9,8 +9,9 @@ import pytest
 from amaranth import Module
 from amaranth.lib import wiring
 
+from hw.norm_layouts import NormParameters
 from hw.stash import KeptStash, Stash
-from hw.tiles.norm import NormCore, NormParameters
+from hw.tiles.norm import NormCore
 from spec.bus import COEFFICIENTS, STATE_BASE, Region, lane_bits
 from spec.formats import Fixed, requantize
 from spec.packets import BeatLayout, Header, Kind
