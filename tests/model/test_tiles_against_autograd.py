@@ -26,8 +26,8 @@ from spec.presets import Preset
 from spec.ranges import Ranges
 from spec.schedule import Schedule
 from spec.shape import Shape
-from spec.tiles import Add, AveragePool, Conv, Fork, Loss, MaxPool, Norm, Shortcut, Tile, dense
-from spec.tiles.norm import EPSILON
+from spec.tiles import Add, AveragePool, Conv, Fork, Loss, Norm, dense
+from tests.model.torch_tiles import in_torch
 from tests.random_networks import networks
 
 FLOAT64 = FloatArithmetic(torch.float64)
@@ -53,48 +53,11 @@ def parameters_of(engine: Engine) -> dict[str, torch.Tensor]:
     }
 
 
-def apply(
-    tile: Tile, network: Network, flat: torch.Tensor | None, inputs: list[torch.Tensor]
-) -> torch.Tensor:
-    """A tile in PyTorch's operations, on images [1, channels, rows, columns]."""
-    x = inputs[0]
-    if isinstance(tile, Conv):
-        assert flat is not None
-        shape = tile.weight_shape(network.input_shape_of(tile))
-        count = shape[0] * shape[1] * shape[2] * shape[3]
-        weights = flat[:count].view(shape).permute(0, 3, 1, 2)
-        if tile.standardised:
-            rows = weights.flatten(1)
-            variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
-            weights = ((rows - mean) / torch.sqrt(variance + EPSILON)).view(weights.shape)
-        bias = flat[count:] if tile.bias else None
-        y = functional.conv2d(x, weights, bias, tile.stride, tile.padding)
-        return torch.relu(y) if tile.relu else y
-    if isinstance(tile, Norm):
-        groups = x.reshape(x.shape[1] // tile.group, -1)
-        variance, mean = torch.var_mean(groups, 1, correction=0, keepdim=True)
-        y = ((groups - mean) / torch.sqrt(variance + EPSILON)).view(x.shape)
-        if flat is not None:
-            gain, offset = flat.view(2, 1, -1, 1, 1)
-            y = y * gain + offset
-        return torch.relu(y) if tile.relu else y
-    if isinstance(tile, MaxPool):
-        return functional.max_pool2d(x, 2)
-    if isinstance(tile, AveragePool):
-        return x.mean((2, 3), keepdim=True)
-    if isinstance(tile, Add):
-        return x + inputs[1]
-    if isinstance(tile, Shortcut):
-        added = tile.outputs - x.shape[1]
-        return functional.pad(x[:, :, :: tile.stride, :: tile.stride], (0, 0, 0, 0, 0, added))
-    return x
-
-
 def logits(network: Network, flats: dict[str, torch.Tensor], image: torch.Tensor) -> torch.Tensor:
     values = {INPUT: image.permute(2, 0, 1).unsqueeze(0)}
     for tile in network.tiles:
         inputs = [values[source] for source in network.sources(tile.name)]
-        values[tile.name] = apply(tile, network, flats.get(tile.name), inputs)
+        values[tile.name] = in_torch(tile, network, flats.get(tile.name), inputs)
     return values[network.tiles[-1].name].flatten()
 
 
