@@ -8,21 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cosim.harness import Build, build
+from cosim.harness import Build, build, compile_sources, write_sources
 from cosim.run import Outcome, Settings, cosimulate
 from cosim.toolchain import Simulator
+from hw.array import TileArray
 from model.data import Dataset, Split
 from spec.codec import content_hash
 from spec.hyperparameters import Hyperparameters, Method
 from spec.mac import Folding
-from spec.network import Network
-from spec.plan import Plan
+from spec.network import Network, NetworkBuilder
+from spec.plan import HardwarePlan, Plan
 from spec.planner import Wishes, make_plan
 from spec.presets import Preset
 from spec.ranges import EdgeRange, ParameterRange, Ranges
 from spec.schedule import Schedule
 from spec.shape import Shape
-from spec.tiles import Loss, dense
+from spec.tiles import Add, AveragePool, Conv, Fork, Loss, Norm, dense
 from spec.zoo import ZooEntry
 
 INPUTS, CLASSES = 8, 4
@@ -55,6 +56,28 @@ def bench_plan(
     entry = ZooEntry(network, "digits", hyperparameters, foldings, epochs=1)
     wishes = Wishes(method, schedule, preset, foldings=foldings)
     return make_plan(entry, wishes, ranges)
+
+
+def residual_plan(method: Method = Method.LWP_SC) -> Plan:
+    """A stem, a block with an affine norm and a projection, and neighbours of unequal lanes."""
+    builder = NetworkBuilder("residual", Shape(4, 4, 2))
+    builder.add(Conv("stem", 4))
+    builder.stage()
+    fork = builder.add(Fork("fork"))
+    builder.add(Norm("norm", 2, affine=True))
+    main = builder.add(Conv("main", 6, stride=2))
+    side = builder.add(Conv("side", 6, kernel=1, stride=2, padding=0), fork)
+    builder.add(Add("add"), main, side)
+    builder.stage()
+    builder.add(Norm("last", 3))
+    builder.add(AveragePool("average"))
+    builder.add(dense("classes", CLASSES, relu=False))
+    builder.add(Loss("loss"))
+    network = builder.network()
+    foldings = (Folding(2, 2, 1), Folding(4, 3, 3), Folding(2, 2, 1), Folding(3, 2, 2))
+    hyperparameters = Hyperparameters(2.0**-3, 1 - 2.0**-2)
+    entry = ZooEntry(network, "noise", hyperparameters, foldings, epochs=1)
+    return make_plan(entry, Wishes(method, foldings=foldings), Ranges.nominal(network))
 
 
 def bench_data() -> Dataset:
@@ -91,9 +114,20 @@ class Laboratory:
         samples: int = 20,
         stall: int = 0,
         tamper: Callable[..., list] = list,
+        data: Dataset | None = None,
     ) -> Outcome:
         settings = Settings(samples, self.logs / "simulator.log", stall, tamper)
-        return cosimulate(built or self.build(plan), plan, bench_data(), settings)
+        return cosimulate(built or self.build(plan), plan, data or bench_data(), settings)
+
+
+def build_of(laboratory: Laboratory, hardware: HardwarePlan, plan: Plan, name: str) -> Build:
+    """A simulator of other hardware that claims to be that of `plan`."""
+    directory = laboratory.logs / name
+    sources = write_sources(
+        TileArray(hardware, probes=True), hardware, laboratory.logs / f"{name}-sources"
+    )
+    compile_sources(sources, directory, optimisation="-O0")
+    return Build(plan.hardware, Simulator.VERILATOR, directory, waves=False, cached=False)
 
 
 @pytest.fixture

@@ -6,23 +6,10 @@ from typing import Any
 import pytest
 from amaranth import Signal
 
-from cosim.harness import Build, compile_sources, write_sources
 from cosim.host import Access
 from cosim.report import report_data
-from cosim.toolchain import Simulator
 from hw.array import TileArray
-from spec.plan import HardwarePlan, Plan
-from tests.cosim.conftest import Laboratory, bench_plan
-
-
-def build_of(laboratory: Laboratory, hardware: HardwarePlan, plan: Plan, name: str) -> Build:
-    """A simulator of other hardware that claims to be that of `plan`."""
-    directory = laboratory.logs / name
-    sources = write_sources(
-        TileArray(hardware, probes=True), hardware, laboratory.logs / f"{name}-sources"
-    )
-    compile_sources(sources, directory, optimisation="-O0")
-    return Build(plan.hardware, Simulator.VERILATOR, directory, waves=False, cached=False)
+from tests.cosim.conftest import Laboratory, bench_plan, build_of
 
 
 def changed(tile: str, tensor: str, element: int, flip: int) -> Any:
