@@ -93,4 +93,8 @@ def _decode_dataclass(hint: Any, data: Any, where: str) -> Any:
     names = [field.name for field in fields(hint)]
     if not isinstance(data, dict) or data.keys() != {TAG, *names} or data[TAG] != hint.__name__:
         raise InputError(f"{where} must be {hint.__name__} with {', '.join(names)}")
-    return hint(**{name: decode(hints[name], data[name], f"{where}.{name}") for name in names})
+    members = {name: decode(hints[name], data[name], f"{where}.{name}") for name in names}
+    try:
+        return hint(**members)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None

@@ -110,9 +110,13 @@ def test_an_edited_plan_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     plan = tiny_plan(tmp_path)
-    plan.write_text(plan.read_text().replace('"tokens": 2', '"tokens": 1'))
+    whole = plan.read_text()
+    plan.write_text(whole.replace('"stash_bits": 1073741824', '"stash_bits": 1073741825'))
     assert command_line(monkeypatch, "sim", "--plan", str(plan)) == 2
     assert "was edited: its hardware_hash says" in capsys.readouterr().err
+    plan.write_text(whole.replace('"tokens": 2', '"tokens": 1'))
+    assert command_line(monkeypatch, "sim", "--plan", str(plan)) == 2
+    assert "plan.json: hardware: input->one: one needs room for" in capsys.readouterr().err
 
 
 def test_an_old_verilator_is_named_with_what_is_needed(
