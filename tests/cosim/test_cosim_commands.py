@@ -18,6 +18,7 @@ from spec.ranges import EdgeRange, ParameterRange, Ranges
 from spec.shape import Shape
 from spec.tiles import Loss, dense
 from spec.zoo import digits_mlp
+from tests.cosim.conftest import residual_plan
 
 
 def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
@@ -77,6 +78,15 @@ def test_verilog_is_lint_clean_and_comes_with_plan_and_interface(
     plan = json.loads((tmp_path / "verilog" / "plan.json").read_text())
     assert interface["hardware_hash"] == plan["hardware_hash"]
     assert "module tidemill(" in (tmp_path / "verilog" / "tidemill.v").read_text()
+
+
+def test_verilog_of_branches_adapters_and_affine_norms_is_lint_clean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    residual_plan().save(tmp_path / "plan.json")
+    arguments = ("--plan", str(tmp_path / "plan.json"), "--output", str(tmp_path / "verilog"))
+    assert command_line(monkeypatch, "verilog", *arguments) == 0
+    assert "10 tiles are" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
