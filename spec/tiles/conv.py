@@ -209,53 +209,47 @@ class _Nests:
     def backward_data(self) -> Pass:
         """Every input meets only the kernel positions that its phase allows, so that a stride
         wastes no step on zeros; inputs that no output saw take one padded step a block."""
-        conv, kernel = self.conv, self.conv.kernel
-        row_phases = [conv.taps(phase) for phase in range(conv.stride)]
-        row_index = self.source.columns * self.source.channels
-        rows = Loop(
-            self.source.rows,
-            Offset(gradient=self._target_row, row=1, index=conv.stride * row_index),
-            starts=tuple(
-                Offset(
-                    gradient=taps.output * self._target_row if taps.count else 0,
-                    row=taps.output if taps.count else self.target.rows,
-                    weight=taps.first * kernel * self._inputs if taps.count else 0,
-                    index=phase * row_index,
-                )
-                for phase, taps in enumerate(row_phases)
-            ),
+        conv, source, target = self.conv, self.source, self.target
+        rows, kernel_rows = self._axis(
+            source.rows,
+            output=Offset(gradient=self._target_row, row=1),
+            tap=Offset(weight=conv.kernel * self._inputs),
+            index=Offset(index=source.columns * source.channels),
+            outside=Offset(row=target.rows),
+            level=0,
         )
-        columns = Loop(
-            self.source.columns,
-            Offset(gradient=self._outputs, column=1, index=conv.stride * self.source.channels),
-            starts=tuple(
-                Offset(
-                    gradient=taps.output * self._outputs if taps.count else 0,
-                    column=taps.output if taps.count else self.target.columns,
-                    weight=taps.first * self._inputs if taps.count else 0,
-                    index=phase * self.source.channels,
-                )
-                for phase, taps in enumerate(row_phases)
-            ),
-        )
-        counts = tuple(max(1, taps.count) for taps in row_phases)
-        stride_words = conv.stride * self._inputs
-        kernel_rows = Loop(
-            counts,
-            Offset(gradient=-self._target_row, row=-1, weight=kernel * stride_words),
-            by=0,
-        )
-        kernel_columns = Loop(
-            counts, Offset(gradient=-self._outputs, column=-1, weight=stride_words), by=1
+        columns, kernel_columns = self._axis(
+            source.columns,
+            output=Offset(gradient=self._outputs, column=1),
+            tap=Offset(weight=self._inputs),
+            index=Offset(index=source.channels),
+            outside=Offset(column=target.columns),
+            level=1,
         )
         inputs = Loop(self._inputs, Offset(weight=1, index=self.folding.lanes_in))
-        outputs = Loop(self._outputs, Offset(gradient=1, weight=kernel**2 * self._inputs))
+        outputs = Loop(self._outputs, Offset(gradient=1, weight=conv.kernel**2 * self._inputs))
         seen_by_all = conv.kernel == conv.stride == 1 and not conv.padding
         return Pass(
             (rows, columns, inputs, kernel_rows, kernel_columns, outputs),
             reduction=3,
-            bounds=None if seen_by_all else (self.target.rows, self.target.columns),
+            bounds=None if seen_by_all else (target.rows, target.columns),
         )
+
+    def _axis(
+        self, side: int, output: Offset, tap: Offset, index: Offset, outside: Offset, level: int
+    ) -> tuple[Loop, Loop]:
+        """Along one axis of the backward data pass, the loop over `side` inputs (at `level`) and
+        that over their kernel positions. `output`, `tap` and `index` lead to the next output,
+        kernel position and input; `outside` is a place in the padding."""
+        stride = self.conv.stride
+        phases = [self.conv.taps(phase) for phase in range(stride)]
+        starts = tuple(
+            (taps.output * output + taps.first * tap if taps.count else outside) + phase * index
+            for phase, taps in enumerate(phases)
+        )
+        counts = tuple(max(1, taps.count) for taps in phases)
+        inputs = Loop(side, output + stride * index, starts)
+        return inputs, Loop(counts, stride * tap - output, by=level)
 
     def backward_weight(self) -> Pass:
         """Blocks in the order of their words; each adds up over all outputs."""
