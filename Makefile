@@ -61,7 +61,7 @@ bench: .venv/ready
 fuzz: .venv/ready
 	@TIDEMILL_FUZZ=$(or $(strip $(N)),100) $(RUN) pytest -n 2 tests/cosim/test_random_networks.py
 
-# Two updates of every tile of a full-width ResNet20 on 32x32 input; half an hour.
+# Two updates of every tile of a full-width ResNet20 on 32x32 input; ten minutes.
 sim-large: .venv/ready
 	@$(RUN) cosim sim --net resnet20 --data noise --samples 2 --tests 0
 

@@ -26,7 +26,7 @@ from model.options import (
     training_samples,
     whole_number,
 )
-from model.progress import progress_bar
+from model.progress import percent, progress_bar
 from spec.errors import InputError
 from spec.files import writable_folder
 from spec.plan import Plan
@@ -83,7 +83,7 @@ def sim_command(
         task = bar.add_task("before", total=None, note="")
 
         def show(progress: Progress) -> None:
-            note = f"{progress.cycles:,} cycles, accuracy {100 * progress.accuracy:.1f} %"
+            note = f"{progress.cycles:,} cycles, accuracy {percent(progress.accuracy)}"
             bar.update(
                 task,
                 description=progress.phase,

@@ -9,15 +9,19 @@ from typing import Any
 from rich.table import Table
 
 from cosim.run import Outcome
+from model.progress import percent
 from spec.files import write_text
 from spec.plan import Plan
 from spec.throughput import slot_period
+
+TOO_SHORT = "not measured: the run was too short"
 
 
 def report_data(
     plan: Plan, outcome: Outcome, samples: int, extra: dict[str, Any]
 ) -> dict[str, Any]:
-    """The content of report.json; accuracies and utilisations are shares from 0 to 1."""
+    """The content of report.json; accuracies and utilisations are shares from 0 to 1, None where
+    nothing was measured."""
     tiles = _tiles(plan, outcome)
     bottleneck = max(tiles.values(), key=lambda tile: tile["slot_cycles_formula"])
     shapes = plan.network.output_shapes
@@ -64,26 +68,22 @@ def report_table(data: dict[str, Any]) -> Table:
     table.add_row("training samples, slots", f"{data['samples']:,}, {data['slots']:,}")
     table.add_row("cycles", f"{data['cycles']:,} ({data['cycles_per_second']:,} a second)")
     table.add_row("cycles a slot: measured, recursion", _periods(data))
-    table.add_row("MAC utilisation of the bottleneck", _percent(data["mac_utilisation"]))
-    table.add_row(
-        "the same, convolutions but the first", _percent(data["mac_utilisation_of_convolutions"])
-    )
+    table.add_row("MAC utilisation of the bottleneck", percent(data["mac_utilisation"], TOO_SHORT))
+    if data["mac_utilisation_of_convolutions"] is not None:
+        convolutions = percent(data["mac_utilisation_of_convolutions"])
+        table.add_row("the same, convolutions but the first", convolutions)
     table.add_row("test accuracy before, after", _accuracies(data))
     return table
 
 
 def _accuracies(data: dict[str, Any]) -> str:
-    return f"{_percent(data['accuracy_before'])}, {_percent(data['accuracy_after'])}"
+    return f"{percent(data['accuracy_before'])}, {percent(data['accuracy_after'])}"
 
 
 def _periods(data: dict[str, Any]) -> str:
     measured = data["slot_period"]
     shown = "not measured" if measured is None else f"{measured:,.1f}"
     return f"{shown}, {data['slot_period_formula']:,.1f}"
-
-
-def _percent(share: float | None) -> str:
-    return "not measured: the run was too short" if share is None else f"{100 * share:.1f} %"
 
 
 def _tiles(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Any]]:

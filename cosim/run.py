@@ -54,7 +54,7 @@ class Progress:
     slots: int
     total: int
     cycles: int
-    accuracy: float
+    accuracy: float | None
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Outcome:
     cycles_per_second: float
     seconds: float
     activity: list[TileActivity]
-    accuracies: dict[str, float]
-    """By phase of the run, from the predictions of the array."""
+    accuracies: dict[str, float | None]
+    """By phase of the run, from the predictions of the array; None for a phase without images."""
     wave_file: Path | None
 
     @property
@@ -145,8 +145,9 @@ class _Score:
                 self.seen[self.phase] = self.seen.get(self.phase, 0) + 1
                 self.correct[self.phase] = self.correct.get(self.phase, 0) + hit
 
-    def accuracy(self, phase: str) -> float:
-        return self.correct.get(phase, 0) / max(1, self.seen.get(phase, 0))
+    def accuracy(self, phase: str) -> float | None:
+        seen = self.seen.get(phase, 0)
+        return self.correct[phase] / seen if seen else None
 
 
 class _Cosimulation:

@@ -19,6 +19,7 @@ from model.options import (
     test_count,
     training_samples,
 )
+from model.progress import percent
 from model.train import Trainer, TrainResult, train
 from spec.errors import InputError
 from spec.files import writable_folder
@@ -79,8 +80,8 @@ def _show(result: TrainResult, folder: Path) -> None:
     table.add_row("network", f"{result.net}, {result.method}, {result.schedule}")
     table.add_row("arithmetic", f"{result.arithmetic}, {result.preset}")
     table.add_row("samples", f"{result.samples} in {result.seconds:.1f} s")
-    table.add_row("test accuracy before", f"{result.accuracy_before:.2%}")
-    table.add_row("test accuracy after", f"{result.accuracy_after:.2%}")
+    table.add_row("test accuracy before", percent(result.accuracy_before))
+    table.add_row("test accuracy after", percent(result.accuracy_after))
     table.add_row("result", str(folder / "result.json"))
     Console().print(table)
 

@@ -17,7 +17,7 @@ class Progress:
     """How far a run was: turns of its training phase, and its accuracy before training."""
 
     turns: int
-    accuracy_before: float
+    accuracy_before: float | None
 
 
 def save_checkpoint(path: Path, engine: Engine, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""The progress bar of every long command."""
+"""The progress bar of every long command, and shares as percentages."""
 
 from rich.console import Console
 from rich.progress import (
@@ -22,3 +22,8 @@ def progress_bar() -> Progress:
         TextColumn("{task.fields[note]}"),
         console=Console(stderr=True),
     )
+
+
+def percent(share: float | None, absent: str = "not measured") -> str:
+    """With one decimal; `absent` for None."""
+    return absent if share is None else f"{100 * share:.1f} %"

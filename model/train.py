@@ -14,7 +14,7 @@ from model.engine import Engine
 from model.feed import Phase, run_phases
 from model.initial import initial_parameters
 from model.options import preset_name
-from model.progress import progress_bar
+from model.progress import percent, progress_bar
 from model.tiles.loss import Counters
 from spec.errors import InputError
 from spec.files import write_text
@@ -43,9 +43,10 @@ class TrainResult:
     samples: int
     seconds: float
     samples_per_second: float
-    accuracy_before: float
-    accuracy_after: float
-    loss_after: float
+    accuracy_before: float | None
+    """Of the test images, as all that follow; None without any."""
+    accuracy_after: float | None
+    loss_after: float | None
     hardware_hash: str
     run_hash: str
 
@@ -72,7 +73,7 @@ class Trainer:
         }
         self.samples = samples
         self.checkpoint = folder / "checkpoint.pt"
-        self._progress = Progress(turns=0, accuracy_before=0.0)
+        self._progress = Progress(turns=0, accuracy_before=None)
         self._saved = perf_counter()
 
     def resume(self, path: Path) -> None:
@@ -98,7 +99,7 @@ class Trainer:
         return self._result(samples, seconds, self._test("after"))
 
     @property
-    def accuracy_so_far(self) -> float:
+    def accuracy_so_far(self) -> float | None:
         """Share of the training samples that were right when they passed."""
         return self.engine.loss.counters[Kind.TRAIN].accuracy
 
@@ -126,7 +127,7 @@ class Trainer:
             self.engine.slot(header, None if sample is None else images[sample])
 
     def _result(self, samples: int, seconds: float, after: Counters) -> TrainResult:
-        plan = self.engine.plan
+        plan, scale = self.engine.plan, self.engine.arithmetic.loss_scale
         return TrainResult(
             net=plan.network.name,
             method=plan.run.method.value,
@@ -139,7 +140,7 @@ class Trainer:
             samples_per_second=samples / seconds,
             accuracy_before=self._progress.accuracy_before,
             accuracy_after=after.accuracy,
-            loss_after=after.loss / max(1, after.seen) * self.engine.arithmetic.loss_scale,
+            loss_after=after.loss / after.seen * scale if after.seen else None,
             hardware_hash=plan.hardware.hash,
             run_hash=plan.run_hash,
         )
@@ -152,7 +153,7 @@ def train(trainer: Trainer, folder: Path) -> TrainResult:
         task = bar.add_task("train", total=turns, note="")
 
         def report(done: int) -> None:
-            bar.update(task, completed=done, note=f"accuracy {trainer.accuracy_so_far:.1%}")
+            bar.update(task, completed=done, note=f"accuracy {percent(trainer.accuracy_so_far)}")
 
         result = trainer.run(report)
     write_text(folder / "result.json", json.dumps(asdict(result), indent=1) + "\n")

@@ -40,9 +40,9 @@ class Counters:
         self.loss += loss
 
     @property
-    def accuracy(self) -> float:
-        """Share of correct predictions; 0 when nothing was seen."""
-        return self.correct / max(1, self.seen)
+    def accuracy(self) -> float | None:
+        """Share of correct predictions; None when nothing was seen."""
+        return self.correct / self.seen if self.seen else None
 
 
 class LossTile:

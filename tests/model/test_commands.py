@@ -148,3 +148,14 @@ def test_lanes_update_as_many_weights_as_they_multiply_unless_told() -> None:
 
 def test_the_model_needs_neither_amaranth_nor_cocotb() -> None:
     subprocess.run([sys.executable, "-c", BLOCKED], check=True, timeout=120)
+
+
+def test_accuracies_without_test_images_are_null_and_not_zero(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ("--samples", "3", "--tests", "0", "--output", str(tmp_path))
+    assert call(monkeypatch, "train", *arguments) == 0
+    result = json.loads((tmp_path / "digits_mlp-lwp+sc-float32" / "result.json").read_text())
+    measured = (result["accuracy_before"], result["accuracy_after"], result["loss_after"])
+    assert measured == (None, None, None)
+    assert "not measured" in capsys.readouterr().out
