@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from amaranth import Module, Mux, ResetSignal, Signal, Value
@@ -16,8 +17,10 @@ from amaranth.back import rtlil
 from amaranth.hdl import Assert, Assume, Elaboratable
 from amaranth.lib import data
 
+from hw.channel import PacketFifo
 from hw.queue import OutputQueue
 from hw.stash import Stash
+from hw.tiles.branch import ForkCore
 from spec.formats import Fixed
 from spec.packets import BeatLayout, Kind
 
@@ -182,6 +185,50 @@ class StashHarness(Elaboratable):
             m.d.comb += Assert(reader.data.as_value() == number)
 
 
+class PassHarness(Elaboratable):
+    """Remembers a beat of a stream, of any number, and expects it at that place of each output."""
+
+    def __init__(self, part: PacketFifo | ForkCore, outputs: list[str], tokens: int = 0) -> None:
+        self.part, self.tokens = part, tokens
+        self.outputs = [getattr(part, name) for name in outputs]
+        ready = [output.ready for output in self.outputs]
+        self.ports = [part.i.valid, part.i.payload.as_value(), *ready]
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.part = self.part
+        i = self.part.i
+        payload = i.payload.as_value()
+        written = Counted(m, i.valid & i.ready, "written")
+        watched, sent = AnyConst(COUNTER), AnyConst(len(payload))
+        waiting, before = Signal(), Signal(len(payload))
+        m.d.sync += [waiting.eq(i.valid & ~i.ready), before.eq(payload)]
+        m.d.comb += Assume(~ResetSignal())
+        with m.If(waiting):
+            m.d.comb += [Assume(i.valid), Assume(payload == before)]
+        with m.If(i.valid & (written.now == watched)):
+            m.d.comb += Assume(payload == sent)
+        for place, o in enumerate(self.outputs):
+            taken = Counted(m, o.valid & o.ready, f"taken_{place}")
+            self._expect(m, o, taken.now, written.now + i.valid, watched, sent)
+        return m
+
+    def _expect(
+        self, m: Module, o: Any, taken: Signal, offered: Value, watched: Value, sent: Value
+    ) -> None:
+        payload = o.payload.as_value()
+        held, before = Signal(), Signal(len(payload))
+        m.d.sync += [held.eq(o.valid & ~o.ready), before.eq(payload)]
+        with m.If(held):
+            m.d.comb += [Assert(o.valid), Assert(payload == before)]
+        with m.If(o.valid & (taken < self.tokens)):
+            m.d.comb += [Assert(o.payload.kind == Kind.BUBBLE), Assert(o.payload.last)]
+        with m.If(o.valid):
+            m.d.comb += Assert(taken < offered + self.tokens)
+        with m.If(o.valid & (taken == watched + self.tokens)):
+            m.d.comb += Assert(payload == sent)
+
+
 def test_a_queue_keeps_its_room_order_and_a_valid_beat_until_it_is_taken(tmp_path: Path) -> None:
     harness = QueueHarness()
     prove(harness, harness.ports, CLOCKS, tmp_path)
@@ -192,4 +239,20 @@ def test_a_stash_never_overwrites_what_is_due_and_forgets_nothing_early(
     entries: int, tokens: int, delay: int, tmp_path: Path
 ) -> None:
     harness = StashHarness(entries, tokens, delay)
+    prove(harness, harness.ports, CLOCKS, tmp_path)
+
+
+@pytest.mark.parametrize(("packets", "tokens"), [(1, 0), (2, 1), (1, 2)], ids=str)
+def test_a_buffer_yields_its_tokens_and_then_every_beat_in_order(
+    packets: int, tokens: int, tmp_path: Path
+) -> None:
+    buffer = PacketFifo(BeatLayout(Fixed(2, 0), 1, forward=False), 2, packets, tokens)
+    harness = PassHarness(buffer, ["o"], tokens)
+    prove(harness, harness.ports, CLOCKS, tmp_path)
+
+
+def test_a_fork_hands_every_beat_to_each_output_once(tmp_path: Path) -> None:
+    forward = BeatLayout(Fixed(2, 0), 1, forward=True)
+    fork = ForkCore(forward, BeatLayout(Fixed(2, 0), 1, forward=False), 2)
+    harness = PassHarness(fork, ["o0", "o1"])
     prove(harness, harness.ports, CLOCKS, tmp_path)
