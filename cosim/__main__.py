@@ -74,7 +74,7 @@ def sim_command(
         tests = tests or str(ICARUS_SAMPLES)
     limit = test_count(tests, len(dataset.test))
     count = training_samples(samples, epochs, entry, len(dataset.train))
-    folder = writable_folder(Path(output) / f"{plan.network.name}-{plan.run.method.value}")
+    folder = writable_folder(Path(output) / f"{plan.network.name}-{plan.run.method}")
     plan.save(folder / "plan.json")
     with console.status(f"building the simulator of {plan.network.name} ({plan.hardware.hash})"):
         built = build(plan.hardware, simulator, waves=recording)

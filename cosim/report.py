@@ -28,7 +28,7 @@ def report_data(
     inner = [tile["mac_utilisation"] for name, tile in tiles.items() if shapes[name].pixels > 1][1:]
     return {
         "net": plan.network.name,
-        "method": plan.run.method.value,
+        "method": str(plan.run.method),
         "schedule": plan.run.schedule.value,
         "seed": plan.run.seed,
         "bit_exact": outcome.bit_exact,

@@ -57,7 +57,7 @@ def train_command(
         raise InputError(f"arithmetic must be one of {legal}, not {arithmetic!r}")
     dataset = dataset_of(plan, data)
     count = training_samples(samples, epochs, entry, len(dataset.train))
-    name = f"{plan.network.name}-{plan.run.method.value}-{arithmetic}"
+    name = f"{plan.network.name}-{plan.run.method}-{arithmetic}"
     folder = writable_folder(Path(output) / name)
     limit = test_count(tests, len(dataset.test))
     trainer = Trainer(plan, arithmetic_of(arithmetic), dataset, count, folder, limit)

@@ -24,6 +24,7 @@ from model.update import (
     Updated,
     float_update,
     integer_update,
+    predicted,
     rounded,
 )
 from spec.errors import InputError
@@ -154,6 +155,10 @@ class Arithmetic(ABC):
         """
 
     @abstractmethod
+    def backward_master(self, moments: Moments, coefficients: Coefficients) -> torch.Tensor:
+        """The flat parameters that backward passes read: predicted ones where a method says so."""
+
+    @abstractmethod
     def coefficients(self, plan: Plan, planned: ParameterPlan) -> Coefficients:
         """A tile's coefficients as this number system reads them."""
 
@@ -257,6 +262,9 @@ class IntegerArithmetic(Arithmetic):
         if not isinstance(coefficients, UpdateCoefficients):
             raise TypeError(f"coefficients must be UpdateCoefficients, not {coefficients!r}")
         return integer_update(moments, gradient, formats, coefficients, words)
+
+    def backward_master(self, moments: Moments, coefficients: Coefficients) -> torch.Tensor:
+        return moments.master
 
     def coefficients(self, plan: Plan, planned: ParameterPlan) -> UpdateCoefficients:
         return plan.coefficients(planned).integers
@@ -365,6 +373,11 @@ class FloatArithmetic(Arithmetic):
         if not isinstance(coefficients, FloatCoefficients):
             raise TypeError(f"coefficients must be FloatCoefficients, not {coefficients!r}")
         return float_update(moments, gradient, coefficients)
+
+    def backward_master(self, moments: Moments, coefficients: Coefficients) -> torch.Tensor:
+        if not isinstance(coefficients, FloatCoefficients):
+            raise TypeError(f"coefficients must be FloatCoefficients, not {coefficients!r}")
+        return predicted(moments, coefficients, coefficients.backward_horizon)
 
     def coefficients(self, plan: Plan, planned: ParameterPlan) -> FloatCoefficients:
         return plan.float_coefficients(planned)

@@ -12,8 +12,8 @@ import click
 
 from model.data import Dataset, load_dataset, noise
 from spec.errors import InputError
-from spec.hyperparameters import Method
 from spec.mac import Folding
+from spec.method import PAPER_METHODS, Method
 from spec.plan import Plan
 from spec.planner import Wishes, make_plan
 from spec.presets import Preset
@@ -170,7 +170,7 @@ def _learning_rate(text: str) -> float:
 
 
 _WISH_READERS: dict[str, Callable[[str], Any]] = {
-    "method": lambda text: chosen("method", Method, text),
+    "method": Method.parse,
     "schedule": lambda text: chosen("schedule", Schedule, text),
     "preset": lambda text: chosen("preset", Preset, text),
     "seed": lambda text: whole_number("seed", text),
@@ -187,7 +187,11 @@ def _values(choices: type[Enum]) -> str:
 
 _OPTIONS: Sequence[Callable[[Callable[..., Any]], Callable[..., Any]]] = (
     click.option("--net", metavar="NAME", help=f"Network of the zoo; default {DEFAULT_NET}."),
-    click.option("--method", metavar=_values(Method), help="Default lwp+sc."),
+    click.option(
+        "--method",
+        metavar="|".join(map(str, PAPER_METHODS)) + "|...",
+        help="Terms joined by +; default lwp+sc.",
+    ),
     click.option("--schedule", metavar=_values(Schedule), help="Default paper."),
     click.option("--preset", metavar=_values(Preset), help="Number formats; default compact."),
     click.option("--seed", metavar="N", help="Default 0."),

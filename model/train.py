@@ -130,7 +130,7 @@ class Trainer:
         plan, scale = self.engine.plan, self.engine.arithmetic.loss_scale
         return TrainResult(
             net=plan.network.name,
-            method=plan.run.method.value,
+            method=str(plan.run.method),
             schedule=plan.run.schedule.value,
             preset=preset_name(plan),
             arithmetic=self.engine.arithmetic.name,

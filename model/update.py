@@ -32,19 +32,30 @@ class Updated(NamedTuple):
 def float_update(
     moments: Moments, gradient: torch.Tensor, coefficients: FloatCoefficients
 ) -> Updated:
-    """v' = m v + g,  w' = w - lr (a v' + b g),  w^ = w' - lr T v'; g with decay lambda w added.
+    """v' = m v + g,  w' = w - lr (a v' + b g),  w^ = w' - lr T v' or w' + T (w' - w); g is shrunk
+    and has decay lambda w added.
 
     Kosson et al., sections 3.1 (Spike Compensation) and 3.2 (Linear Weight Prediction).
     """
     master, velocity = moments
     c = coefficients
+    if c.shrink != 1:
+        gradient = c.shrink * gradient
     if c.weight_decay:
         gradient = gradient + c.weight_decay * master
     velocity = c.momentum * velocity + gradient
     step = c.a * velocity + c.b * gradient if c.b else c.a * velocity
-    master = master - c.learning_rate * step
-    predicted = master - c.learning_rate * c.horizon * velocity if c.horizon else master
-    return Updated(Moments(master, velocity), predicted)
+    updated = Moments(master - c.learning_rate * step, velocity)
+    if c.weight_form and c.horizon:
+        return Updated(updated, updated.master + c.horizon * (updated.master - master))
+    return Updated(updated, predicted(updated, c, c.horizon))
+
+
+def predicted(moments: Moments, coefficients: FloatCoefficients, horizon: float) -> torch.Tensor:
+    """w - lr T v, the weights `horizon` updates later if the velocity stays."""
+    if not horizon:
+        return moments.master
+    return moments.master - coefficients.learning_rate * horizon * moments.velocity
 
 
 def integer_update(

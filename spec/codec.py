@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from spec.errors import InputError
 
@@ -13,8 +14,22 @@ TAG = "is"
 """Key that names the class of a dataclass that stands for one member of a union."""
 
 
+class Written(ABC):
+    """A value that people write as one word: it is text in JSON too."""
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, text: str) -> Self:
+        """The inverse of `str`; raises InputError that says what is legal."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+
 def encode(value: Any) -> Any:
     """Plain JSON data of a dataclass, an enum, a tuple or a scalar."""
+    if isinstance(value, Written):
+        return str(value)
     if is_dataclass(value) and not isinstance(value, type):
         members = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
         return {TAG: type(value).__name__, **members}
@@ -34,6 +49,8 @@ def decode(hint: Any, data: Any, where: str = "plan") -> Any:
         return _decode_union(hint, data, where)
     if get_origin(hint) is tuple:
         return _decode_tuple(get_args(hint), data, where)
+    if isinstance(hint, type) and issubclass(hint, Written):
+        return _decode_written(hint, data, where)
     if is_dataclass(hint):
         return _decode_dataclass(hint, data, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -60,6 +77,18 @@ def canonical(value: Any) -> str:
 def content_hash(value: Any) -> str:
     """The first 64 bits of the SHA-256 of the canonical text, in hexadecimal."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
+
+
+def _decode_written(hint: type[Written], data: Any, where: str) -> Written:
+    if not isinstance(data, str):
+        raise InputError(f"{where} must be a text, not {data!r}")
+    try:
+        value = hint.parse(data)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if str(value) != data:
+        raise InputError(f"{where} must be written {str(value)!r}, not {data!r}")
+    return value
 
 
 def _decode_union(hint: UnionType, data: Any, where: str) -> Any:

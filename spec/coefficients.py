@@ -62,7 +62,7 @@ def quantize_coefficients(
         step_mantissa=mantissa,
         step_shift=_step_shift(formats, eta_shift),
         spike=spike,
-        prediction_mantissa=mantissa * wanted.horizon,
+        prediction_mantissa=mantissa * int(wanted.horizon),
         prediction_shift=_prediction_shift(formats, eta_shift),
         decay=bool(wanted.weight_decay),
         decay_shift=decay_shift + alignment,

@@ -1,26 +1,9 @@
-"""Hyperparameters, methods and the coefficients of the update in float (design, section 4)."""
+"""Hyperparameters and the coefficients of the update in float (design, section 4)."""
 
 from dataclasses import dataclass
-from enum import Enum
 
 from spec.errors import InputError
-
-
-class Method(Enum):
-    """How a late gradient is corrected; one name in RTL and golden model."""
-
-    PB = "pb"
-    SC = "sc"
-    LWP = "lwp"
-    LWP_SC = "lwp+sc"
-
-    @property
-    def compensates_spike(self) -> bool:
-        return self in (Method.SC, Method.LWP_SC)
-
-    @property
-    def predicts_weights(self) -> bool:
-        return self in (Method.LWP, Method.LWP_SC)
+from spec.method import Method, Prediction, Spike
 
 
 @dataclass(frozen=True)
@@ -70,33 +53,57 @@ class Hyperparameters:
 
 @dataclass(frozen=True)
 class FloatCoefficients:
-    """Coefficients of one tile's update in float:
+    """Coefficients of one tile's update in float, with g the late gradient:
 
-    v' = m v + g,  w' = w - lr (a v' + b g),  w^ = w' - lr T v', g with decay lambda w added
-    (Kosson et al., sections 3.1 and 3.2).
+    v' = m v + g,  w' = w - lr (a v' + b g),  g shrunk and with decay lambda w added;
+    w^(T) = w' - lr T v', or w' + T (w' - w) in the weight form.
+
+    The next forward pass of training reads w^(horizon), the backward passes w^(backward_horizon),
+    which has no weight form (Kosson et al., sections 3.1 and 3.2).
     """
 
     learning_rate: float
     momentum: float
     a: float
     b: float
-    horizon: int
+    horizon: float
     weight_decay: float
+    backward_horizon: float = 0.0
+    weight_form: bool = False
+    shrink: float = 1.0
 
 
 def float_coefficients(
-    hyperparameters: Hyperparameters, method: Method, delay: int
+    hyperparameters: Hyperparameters, method: Method, delay: int, first_delay: int | None = None
 ) -> FloatCoefficients:
-    """Spike Compensation a = m^D, b = (1-m^D)/(1-m); Linear Weight Prediction T = D."""
+    """Of a tile with that delay, where the first tile has `first_delay` (its own unless given).
+
+    The equations stand with the terms in `spec.method`.
+    """
     m = hyperparameters.momentum
-    a, b = 1.0, 0.0
-    if method.compensates_spike:
-        a, b = m**delay, (1 - m**delay) / (1 - m)
+    a, b = _spike(method, m, delay)
+    horizon = method.horizon * delay if method.predicts_weights else 0.0
+    backward_horizon = 0
+    if method.prediction is Prediction.BOTH_PASSES:
+        backward_horizon = ((delay if first_delay is None else first_delay) - delay) // 2
     return FloatCoefficients(
         learning_rate=hyperparameters.learning_rate,
         momentum=m,
         a=a,
         b=b,
-        horizon=delay if method.predicts_weights else 0,
+        horizon=horizon + backward_horizon,
         weight_decay=hyperparameters.weight_decay,
+        backward_horizon=backward_horizon,
+        weight_form=method.prediction is Prediction.STEP,
+        shrink=method.shrink**delay,
     )
+
+
+def _spike(method: Method, m: float, delay: int) -> tuple[float, float]:
+    """a and b of the update."""
+    if isinstance(method.spike, tuple):
+        return method.spike
+    if method.spike is Spike.NONE:
+        return 1.0, 0.0
+    made_up = delay if method.spike is Spike.DELAY else 1
+    return m**made_up, (1 - m**made_up) / (1 - m)

@@ -13,9 +13,10 @@ from spec.coefficients import QuantizedCoefficients, quantize_coefficients
 from spec.edge_plan import RESULTS, EdgePlan, StreamPlan, backward_streams, forward_streams
 from spec.errors import InputError
 from spec.files import write_text
-from spec.hyperparameters import FloatCoefficients, Hyperparameters, Method, float_coefficients
+from spec.hyperparameters import FloatCoefficients, Hyperparameters, float_coefficients
 from spec.mac import MacGeometry
 from spec.mac_formats import MacFormats, SumWidths
+from spec.method import Method
 from spec.network import INPUT, Edge, Network
 from spec.schedule import Schedule, channel_depth, delays, stash_depth
 from spec.tile_plans import ConvPlan, NormPlan, ParameterPlan, TilePlan
@@ -304,8 +305,9 @@ class Plan:
     run: RunPlan
 
     def __post_init__(self) -> None:
-        for planned in self.hardware.parameterised:
-            _ = self.coefficients(planned)
+        if self.run.method.has_hardware:
+            for planned in self.hardware.parameterised:
+                _ = self.coefficients(planned)
 
     @property
     def network(self) -> Network:
@@ -314,17 +316,23 @@ class Plan:
     @cached_property
     def run_hash(self) -> str:
         """Covers the coefficients too, since they follow from the run and the hardware."""
-        integers = tuple(
-            self.coefficients(planned).integers for planned in self.hardware.parameterised
+        exact = self.run.method.has_hardware
+        coefficients = tuple(
+            self.coefficients(planned).integers if exact else self.float_coefficients(planned)
+            for planned in self.hardware.parameterised
         )
-        return content_hash((self.run, integers))
+        return content_hash((self.run, coefficients))
 
     def float_coefficients(self, planned: ParameterPlan) -> FloatCoefficients:
         """Of a tile, at its own delay; at none when samples do not overlap."""
-        delay = 0 if self.run.sequential else self.hardware.delay(planned.tile.name)
-        return float_coefficients(self.run.hyperparameters, self.run.method, delay)
+        delay, first_delay = self.hardware.delay(planned.tile.name), self.hardware.first_delay
+        if self.run.sequential:
+            delay = first_delay = 0
+        return float_coefficients(self.run.hyperparameters, self.run.method, delay, first_delay)
 
     def coefficients(self, planned: ParameterPlan) -> QuantizedCoefficients:
+        """Raises InputError for a method that has no hardware."""
+        self.run.method.check_hardware()
         assert planned.parameters is not None
         return quantize_coefficients(self.float_coefficients(planned), planned.parameters)
 
@@ -343,7 +351,6 @@ class Plan:
 
     def _derived(self, planned: ParameterPlan) -> dict[str, object]:
         """For the reader: what follows for a tile, and the error of each coefficient."""
-        coefficients = self.coefficients(planned)
         cycles: dict[str, object] = {}
         if isinstance(planned, ConvPlan):
             geometry = self.hardware.geometry(planned)
@@ -351,8 +358,13 @@ class Plan:
                 "slot_cycles": geometry.slot_cycles,
                 "utilisation": round(geometry.utilisation, 6),
             }
+        delay = self.hardware.delay(planned.tile.name)
+        if not self.run.method.has_hardware:
+            floats = encode(self.float_coefficients(planned))
+            return {"delay": delay, **cycles, "coefficients": floats}
+        coefficients = self.coefficients(planned)
         return {
-            "delay": self.hardware.delay(planned.tile.name),
+            "delay": delay,
             **cycles,
             "coefficients": encode(coefficients.integers),
             "coefficient_errors": {

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from spec.edge_plan import EdgePlan
 from spec.errors import InputError
 from spec.formats import Fixed
-from spec.hyperparameters import Method
 from spec.mac import Folding
+from spec.method import Method
 from spec.network import INPUT, Edge, Network
 from spec.plan import HardwarePlan, Plan, RunPlan, least_packets
 from spec.presets import Preset, Widths

@@ -12,6 +12,7 @@ from model.arithmetic import Arithmetic
 from model.packets import EMPTY, TRAIN_BACK, Packet
 from model.random_bits import RandomWords, Words
 from model.update import Coefficients, Moments
+from spec.errors import InputError
 from spec.formats import Fixed
 from spec.packets import Kind
 from spec.plan import Plan
@@ -232,15 +233,32 @@ class ParameterTile(RandomTile):
         super().__init__(plan, planned.tile.name, arithmetic, random, gradients)
         self.parameters = parameters
         self.rounding = Rounding.of(plan, planned)
+        self._stashes = plan.run.method.stashes_weights
+        if self._stashes and self.rounding.standardised:
+            raise InputError(f"{self.name}: standardised weights cannot be stashed")
         self.shadow: Coefficients = arithmetic.coefficients(plan, planned)
         self.active = self.shadow
 
     def rounded_master(self) -> WorkingCopy:
-        """What EVAL reads in place of the working copy; backward passes read its weights too."""
+        """What EVAL reads in place of the working copy."""
         return self.rounding.copy(self.parameters.moments.master, self._arithmetic)
 
     def _copy(self, training: bool) -> WorkingCopy:
         return self.parameters.working if training else self.rounded_master()
+
+    def _stashed(self, copy: WorkingCopy) -> torch.Tensor | None:
+        """What a forward pass keeps of its weights for the backward pass of the same sample."""
+        return copy.weights if self._stashes else None
+
+    def _backward_weights(self, stashed: torch.Tensor | None) -> torch.Tensor:
+        """The weights that a backward pass reads: the rounded master (or predicted) ones, or those
+        of its own forward pass."""
+        if stashed is not None:
+            return stashed
+        return self.rounding.weights(self._backward_master(), self._arithmetic)
+
+    def _backward_master(self) -> torch.Tensor:
+        return self._arithmetic.backward_master(self.parameters.moments, self.active)
 
     def _commit(self) -> None:
         self.active = self.shadow

@@ -61,8 +61,9 @@ class Windows:
 class ConvTile(ParameterTile):
     """Inputs [rows, columns, channels] in `formats.source`, outputs in `formats.target`.
 
-    TRAIN forwards with the working copy; EVAL, and every backward pass, read the rounded master
-    weights. A backward bubble changes nothing. (Design, sections 3 and 5.)
+    TRAIN forwards with the working copy, EVAL with the rounded master weights, which every backward
+    pass reads too unless the method predicts or stashes what it reads. A backward bubble changes
+    nothing. (Design, sections 3 and 5.)
     """
 
     def __init__(
@@ -88,19 +89,19 @@ class ConvTile(ParameterTile):
         if formats.relu:
             result = result.clamp(min=0)
         result = result.view(self._target.rows, self._target.columns, -1)
-        return result, (source, result > 0 if formats.relu else None)
+        stashed = None if self.first else self._stashed(copy)
+        return result, (source, result > 0 if formats.relu else None, stashed)
 
     def _backward(self, gradient: torch.Tensor, *kept: Any) -> torch.Tensor | None:
-        source, mask = kept
+        source, mask, stashed = kept
         formats, arithmetic = self.formats, self._arithmetic
         if mask is not None:
             gradient = gradient * mask
         gradient = gradient.reshape(-1, self.shape[0])
         words = self.random.draw()
-        master = self.parameters.moments.master
         back = None
         if not self.first:
-            weights = self.rounding.weights(master, arithmetic).view(self.shape[0], -1)
+            weights = self._backward_weights(stashed).view(self.shape[0], -1)
             sums = self._windows.fold(arithmetic.product(gradient, weights))
             random = None if words.gradient is None else words.gradient.view(sums.shape)
             back = arithmetic.requantize(sums, formats.data_frac, formats.source_gradient, random)
@@ -113,7 +114,7 @@ class ConvTile(ParameterTile):
         target = formats.parameters.gradient
         sums = self._arithmetic.product(gradient.T, self._windows.unfold(source))
         if self.rounding.standardised:
-            sums = self.rounding.through(sums, self.parameters.moments.master, self._arithmetic)
+            sums = self.rounding.through(sums, self._backward_master(), self._arithmetic)
         flat = round_to(sums.reshape(-1), formats.weight_frac, target)
         if self.parameters.working.biases is None:
             return flat

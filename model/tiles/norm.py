@@ -77,15 +77,17 @@ class AffineNormTile(ParameterTile):
 
     def _forward(self, source: torch.Tensor, training: bool) -> tuple[torch.Tensor, Kept]:
         normalised, rstd = self._norm.normalise(source)
-        result = self._norm.output(normalised, *self._copy(training))
-        return result, (normalised, rstd, result > 0 if self.formats.relu else None)
+        copy = self._copy(training)
+        result = self._norm.output(normalised, *copy)
+        mask = result > 0 if self.formats.relu else None
+        return result, (normalised, rstd, mask, self._stashed(copy))
 
     def _backward(self, gradient: torch.Tensor, *kept: Any) -> torch.Tensor:
-        normalised, rstd, mask = kept
+        normalised, rstd, mask, stashed = kept
         if mask is not None:
             gradient = gradient * mask
         words = self.random.draw()
-        gains = self.rounding.weights(self.parameters.moments.master, self._arithmetic)
+        gains = self._backward_weights(stashed)
         scaled = self._arithmetic.scale_gradient(gradient, gains, self.formats)
         back = self._norm.source_gradient(scaled, normalised, rstd, words)
         self._update(self._gradients(gradient, normalised), words)

@@ -14,8 +14,9 @@ from cosim.toolchain import Simulator
 from hw.array import TileArray
 from model.data import Dataset, Split
 from spec.codec import content_hash
-from spec.hyperparameters import Hyperparameters, Method
+from spec.hyperparameters import Hyperparameters
 from spec.mac import Folding
+from spec.method import Method
 from spec.network import Network, NetworkBuilder
 from spec.plan import HardwarePlan, Plan
 from spec.planner import Wishes, make_plan

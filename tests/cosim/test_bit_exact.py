@@ -5,8 +5,8 @@ import pytest
 from cosim.golden import Golden
 from cosim.toolchain import Simulator
 from model.feed import run_phases
-from spec.hyperparameters import Method
 from spec.mac import Folding
+from spec.method import PAPER_METHODS, Method
 from spec.plan import Plan
 from spec.presets import Preset
 from spec.schedule import Schedule
@@ -26,7 +26,7 @@ def final_state(plan: Plan, samples: int = 20) -> dict[tuple[str, str, int], int
 
 
 @pytest.mark.parametrize("schedule", Schedule)
-@pytest.mark.parametrize("method", Method)
+@pytest.mark.parametrize("method", PAPER_METHODS, ids=str)
 def test_every_method_on_every_schedule(
     laboratory: Laboratory, method: Method, schedule: Schedule
 ) -> None:

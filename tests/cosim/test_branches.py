@@ -10,7 +10,7 @@ from cosim.report import report_data
 from cosim.run import Outcome
 from hw.tiles import branch
 from model.data import noise
-from spec.hyperparameters import Method
+from spec.method import PAPER_METHODS, Method
 from spec.plan import Plan
 from spec.throughput import slot_period, utilisation
 from tests.cosim.conftest import CLASSES, Laboratory, build_of, residual_plan
@@ -23,7 +23,7 @@ def run(laboratory: Laboratory, plan: Plan, **settings: object) -> Outcome:
     return laboratory.run(plan, data=data, **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", Method)
+@pytest.mark.parametrize("method", PAPER_METHODS, ids=str)
 def test_every_method_on_branches_and_norms(laboratory: Laboratory, method: Method) -> None:
     outcome = run(laboratory, residual_plan(method), stall=20)
     assert outcome.difference is None

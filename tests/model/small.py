@@ -10,8 +10,9 @@ from model.data import Dataset, Split
 from model.engine import Engine
 from model.initial import initial_parameters
 from spec.codec import content_hash
-from spec.hyperparameters import Hyperparameters, Method
+from spec.hyperparameters import Hyperparameters
 from spec.mac import Folding
+from spec.method import Method
 from spec.network import Network
 from spec.plan import Plan
 from spec.planner import Wishes, make_plan

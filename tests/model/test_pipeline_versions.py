@@ -15,7 +15,8 @@ from model.arithmetic import FloatArithmetic
 from model.data import Split
 from model.engine import Engine
 from model.feed import run_phases, sample_order, training
-from spec.hyperparameters import FloatCoefficients, Method
+from spec.hyperparameters import FloatCoefficients
+from spec.method import PAPER_METHODS, Method
 from spec.packets import Header, Kind
 from spec.plan import Plan
 from spec.schedule import Schedule
@@ -23,6 +24,22 @@ from tests.model.small import encoded, small_data, small_engine, small_entry, sm
 
 Vector = NDArray[np.float64]
 SAMPLES = 40
+METHODS = (
+    *PAPER_METHODS,
+    *map(
+        Method.parse,
+        (
+            "nesterov",
+            "sc=0.5,2",
+            "lwp*2",
+            "lwpw+sc",
+            "spectrain",
+            "stash",
+            "lwp+stash",
+            "shrink=0.9",
+        ),
+    ),
+)
 
 
 class NaiveStage:
@@ -39,18 +56,25 @@ class NaiveStage:
 
     def update(self, gradient: Vector, c: FloatCoefficients) -> None:
         master = self.masters[-1]
-        gradient = gradient + c.weight_decay * master
+        gradient = c.shrink * gradient + c.weight_decay * master
         self.velocity = c.momentum * self.velocity + gradient
-        master = master - c.learning_rate * (c.a * self.velocity + c.b * gradient)
-        self.masters.append(master)
-        self.predicted.append(master - c.learning_rate * c.horizon * self.velocity)
+        step = c.learning_rate * (c.a * self.velocity + c.b * gradient)
+        ahead = step if c.weight_form else c.learning_rate * self.velocity
+        self.masters.append(master - step)
+        self.predicted.append(master - step - c.horizon * ahead)
+
+    def backward_version(self, read: int, seen: int, c: FloatCoefficients, stashed: bool) -> Vector:
+        """What the backward pass of a sample reads whose forward pass read version `read`."""
+        if stashed:
+            return self.predicted[read]
+        return self.masters[seen] - c.learning_rate * c.backward_horizon * self.velocity
 
 
 class NaivePipeline:
     """Samples pass one after the other; stage s reads the weights of `delays[s]` samples ago."""
 
-    def __init__(self, stages: list[NaiveStage], delays: list[int]) -> None:
-        self.stages, self.delays = stages, delays
+    def __init__(self, stages: list[NaiveStage], delays: list[int], stashes: bool) -> None:
+        self.stages, self.delays, self.stashes = stages, delays, stashes
 
     def train(
         self, x: Vector, label: int, coefficients: Callable[[int], FloatCoefficients]
@@ -69,8 +93,9 @@ class NaivePipeline:
             stage = self.stages[index]
             gradient = gradient * masks[index]
             both = np.concatenate((np.outer(gradient, inputs[index]).ravel(), gradient))
-            weights, _ = stage.split(stage.masters[seen])
-            stage.update(both, coefficients(index))
+            c, read = coefficients(index), max(0, seen - self.delays[index])
+            weights, _ = stage.split(stage.backward_version(read, seen, c, self.stashes))
+            stage.update(both, c)
             gradient = weights.T @ gradient
 
 
@@ -81,7 +106,7 @@ def naive_pipeline(plan: Plan, engine: Engine) -> NaivePipeline:
         inputs = plan.hardware.source_of(planned.tile.name).shape.channels
         stages.append(NaiveStage(flat, inputs, planned.tile.relu))
         delays.append(0 if plan.run.sequential else plan.hardware.delay(planned.tile.name))
-    return NaivePipeline(stages, delays)
+    return NaivePipeline(stages, delays, plan.run.method.stashes_weights)
 
 
 def assert_same(engine: Engine, naive: NaivePipeline) -> None:
@@ -98,7 +123,7 @@ def assert_same(engine: Engine, naive: NaivePipeline) -> None:
             np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", Method)
+@pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 def test_every_sample_meets_the_weight_versions_of_the_rule(

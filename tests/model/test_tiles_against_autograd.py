@@ -17,7 +17,8 @@ from model.data import noise
 from model.engine import Engine
 from model.initial import initial_parameters
 from spec.errors import InputError
-from spec.hyperparameters import Hyperparameters, Method
+from spec.hyperparameters import Hyperparameters
+from spec.method import Method
 from spec.network import INPUT, Network, NetworkBuilder
 from spec.packets import Header, Kind
 from spec.plan import Plan, RunPlan

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from spec.coefficients import QuantizedCoefficients, quantize_coefficients
 from spec.errors import InputError
 from spec.formats import EXACT_INT64_BITS, Fixed
-from spec.hyperparameters import Hyperparameters, Method, float_coefficients
+from spec.hyperparameters import Hyperparameters, float_coefficients
+from spec.method import PAPER_METHODS
 from spec.presets import Preset
 from spec.random_bits import MASK
 from spec.ranges import ParameterRange
@@ -40,7 +41,7 @@ def settings(draw: st.DrawFn) -> tuple[ParameterFormats, QuantizedCoefficients]:
         draw(st.floats(2.0**-8, 2.0**-3)), 1 - 2.0 ** -draw(st.integers(0, 12)), decay
     )
     wanted = float_coefficients(
-        hyperparameters, draw(st.sampled_from(Method)), draw(st.integers(0, 40))
+        hyperparameters, draw(st.sampled_from(PAPER_METHODS)), draw(st.integers(0, 40))
     )
     return formats, quantize_coefficients(wanted, formats)
 
