@@ -84,10 +84,6 @@ class Method(Written):
             raise InputError("method: spectrain and stash exclude each other")
 
     @property
-    def compensates_spike(self) -> bool:
-        return self.spike is not Spike.NONE
-
-    @property
     def predicts_weights(self) -> bool:
         return self.prediction is not Prediction.NONE
 
@@ -159,13 +155,13 @@ def _fixed(**members: Any) -> _Reader:
 
 
 def _predicting(prediction: Prediction) -> _Reader:
-    return lambda values: {"prediction": prediction, "horizon": _one("lwp*F", values)}
+    return lambda values: {"prediction": prediction, "horizon": _taken("lwp*F", values, 1)[0]}
 
 
 _READERS: dict[tuple[str, str | None], _Reader] = {
     ("pb", None): _fixed(pb=True),
     ("sc", None): _fixed(spike=Spike.DELAY),
-    ("sc", "="): lambda values: {"spike": _pair("sc=A,B", values)},
+    ("sc", "="): lambda values: {"spike": _taken("sc=A,B", values, 2)},
     ("nesterov", None): _fixed(spike=Spike.NESTEROV),
     ("lwp", None): _fixed(prediction=Prediction.VELOCITY),
     ("lwp", "*"): _predicting(Prediction.VELOCITY),
@@ -173,7 +169,7 @@ _READERS: dict[tuple[str, str | None], _Reader] = {
     ("lwpw", "*"): _predicting(Prediction.STEP),
     ("spectrain", None): _fixed(prediction=Prediction.BOTH_PASSES),
     ("stash", None): _fixed(stashes_weights=True),
-    ("shrink", "="): lambda values: {"shrink": _one("shrink=S", values)},
+    ("shrink", "="): lambda values: {"shrink": _taken("shrink=S", values, 1)[0]},
 }
 
 
@@ -184,22 +180,16 @@ def _numbers(text: str, values: str | None) -> tuple[float, ...]:
         raise InputError(f"method {text!r}: {values!r} must be numbers") from None
 
 
-def _one(term: str, values: tuple[float, ...]) -> float:
-    if len(values) != 1:
-        raise InputError(f"method: {term} takes one number, not {len(values)}")
-    return values[0]
-
-
-def _pair(term: str, values: tuple[float, ...]) -> tuple[float, float]:
-    if len(values) != 2:
-        raise InputError(f"method: {term} takes two numbers, not {len(values)}")
-    return values[0], values[1]
+def _taken(term: str, values: tuple[float, ...], count: int) -> tuple[float, ...]:
+    """The numbers of a term that takes `count` of them."""
+    if len(values) != count:
+        written = ("one number", "two numbers")[count - 1]
+        raise InputError(f"method: {term} takes {written}, not {len(values)}")
+    return values
 
 
 def _text(value: float) -> str:
     """The shortest text that reads back as the same number, without '+'."""
-    return (
-        str(int(value))
-        if value.is_integer() and abs(value) < 1e15
-        else repr(value).replace("e+", "e")
-    )
+    if value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value).replace("e+", "e")

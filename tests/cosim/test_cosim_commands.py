@@ -12,6 +12,7 @@ from cosim.toolchain import ToolError, find_verilator
 from model.command import run
 from spec.codec import content_hash
 from spec.mac import Folding
+from spec.method import TERMS
 from spec.network import Network
 from spec.planner import Wishes, make_plan
 from spec.ranges import EdgeRange, ParameterRange, Ranges
@@ -93,7 +94,7 @@ def test_verilog_of_branches_adapters_and_affine_norms_is_lint_clean(
     ("arguments", "message"),
     [
         (("--net", "nope"), "unknown network 'nope': must be one of"),
-        (("--method", "sgd"), "joined by +, not 'sgd'"),
+        (("--method", "sgd"), f"method must be terms of {TERMS} joined by +, not 'sgd'"),
         (("--lanes", "4x5,4x4,4x2"), "dense1: lanes_out must divide its 48 outputs (one of 1, 2"),
         (("--stash-bits", "100"), "dense1: a stash of 6 packets needs 3360 bits"),
         (("--stall", "91"), "stall must be from 0 to 90 percent, not 91"),

@@ -13,6 +13,7 @@ from model.command import run
 from model.options import parse_lanes, preset_name
 from spec.errors import InputError
 from spec.mac import Folding
+from spec.method import TERMS
 from spec.plan import Plan
 from spec.planner import Wishes, make_plan
 from spec.presets import Preset
@@ -38,10 +39,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     ("arguments", "complaint"),
     [
         (["train", "--net", "cats"], "unknown network 'cats': must be one of deep_cnn, digits_cnn"),
-        (
-            ["train", "--method", "adam"],
-            "joined by +, not 'adam'",
-        ),
+        (["train", "--method", "adam"], f"method must be terms of {TERMS} joined by +, not 'adam'"),
         (["train", "--schedule", "x"], "schedule must be one of paper, 1f1b, sequential, not 'x'"),
         (["train", "--preset", "x"], "preset must be one of compact, wide, not 'x'"),
         (["train", "--arithmetic", "int"], "must be one of float32, float64, fixed, not 'int'"),

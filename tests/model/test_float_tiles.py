@@ -9,7 +9,7 @@ from model.packets import Packet
 from model.tiles.loss import LossTile
 from model.update import Moments, float_update
 from spec.hyperparameters import FloatCoefficients, Hyperparameters, float_coefficients
-from spec.method import PAPER_METHODS, Method
+from spec.method import PAPER_METHODS, Method, Spike
 from spec.packets import Header, Kind
 from tests.model.small import small_plan
 
@@ -72,7 +72,7 @@ def test_the_hardwares_averaged_form_equals_the_papers(method: Method) -> None:
     """u = (1-m) v, eta = lr/(1-m), c = 1 - m^D (design, section 5)."""
     m, eta = 0.9, 0.25
     coefficients = float_coefficients(Hyperparameters(eta, m), method, DELAY)
-    spike = 1 - m**DELAY if method.compensates_spike else 0.0
+    spike = 1 - m**DELAY if method.spike is Spike.DELAY else 0.0
     horizon = DELAY if method.predicts_weights else 0
     generator = np.random.default_rng(4)
     w, u = 0.0, 0.0
